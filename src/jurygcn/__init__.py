@@ -1,0 +1,1 @@
+"""Jackknife uncertainty for graph neural networks."""

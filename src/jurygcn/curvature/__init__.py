@@ -1,1 +1,5 @@
-"""."""
+"""Curvature operators over an Objective."""
+
+from jurygcn.curvature.operators import CURVATURES, GGN, Curvature, GGNFactor, Hessian, Printed, curvature_of
+
+__all__ = ["CURVATURES", "GGN", "Curvature", "GGNFactor", "Hessian", "Printed", "curvature_of"]

@@ -1,0 +1,189 @@
+r"""Curvature of the training objective as linear operators: data part + diag(weight decay + damping).
+
+``ggn`` is the Gauss-Newton matrix (positive semi-definite, the default); ``hessian`` the exact second derivative
+(indefinite for a GCN); ``printed`` is Theorem 1 as it stands, which is the Hessian minus the Gauss-Newton term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jurygcn.derivatives import ClosedForm, Jacobian, autodiff, jacobian_of
+from jurygcn.errors import SettingError
+from jurygcn.objective import Objective
+
+CURVATURES = ("ggn", "hessian", "printed")
+
+
+class _Diagonal:
+    """What the operators share: a diagonal, and the dense form through unit vectors."""
+
+    diagonal: Tensor
+
+    @property
+    def size(self) -> int:
+        """P, the number of parameters."""
+        return len(self.diagonal)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number type of the operator and of the blocks it takes."""
+        return self.diagonal.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the operator lives."""
+        return self.diagonal.device
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """The operator times a block: (P, k) -> (P, k)."""
+        return self.data_product(block) + self.diagonal[:, None] * block
+
+    def data_product(self, block: Tensor) -> Tensor:
+        """The part that comes from the node losses, without the diagonal."""
+        raise NotImplementedError
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (P, P); for small models."""
+        return self.matmul(torch.eye(self.size, dtype=self.dtype, device=self.device))
+
+
+@dataclass(frozen=True, eq=False)
+class GGNFactor:
+    r"""The rows U of the Gauss-Newton matrix :math:`U^T U`: :math:`U_i = n^{-1/2} L_i^T J_i`, nC rows in all."""
+
+    jacobian: Jacobian
+    root: Tensor  # (n, C, C), L_i
+
+    @property
+    def rows(self) -> int:
+        """nC."""
+        return self.jacobian.shape[0] * self.jacobian.shape[1]
+
+    @property
+    def scaled_root(self) -> Tensor:
+        r""":math:`n^{-1/2} L_i`, (n, C, C)."""
+        return self.root / len(self.root) ** 0.5
+
+    def gram(self, inverse_diagonal: Tensor) -> Tensor:
+        """U diag(w) U^T: (P,) -> (nC, nC)."""
+        n, C, _ = self.jacobian.shape
+        gram = self.jacobian.gram(inverse_diagonal)
+        left = torch.bmm(self.scaled_root.transpose(1, 2), gram.reshape(n, C, n * C))
+        both = torch.bmm(left.reshape(n * C, n, C).transpose(0, 1), self.scaled_root)
+        return both.transpose(0, 1).reshape(n * C, n * C)
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """U V: (P, k) -> (nC, k)."""
+        return torch.bmm(self.scaled_root.transpose(1, 2), self.jacobian.push(block)).flatten(0, 1)
+
+    def transpose_matmul(self, block: Tensor) -> Tensor:
+        """U^T A: (nC, k) -> (P, k)."""
+        n, C, _ = self.jacobian.shape
+        return self.jacobian.pull(torch.bmm(self.scaled_root, block.view(n, C, -1)))
+
+
+class GGN(_Diagonal):
+    r""":math:`\Lambda + \frac1n\sum_i J_i^T S_i J_i`: the Gauss-Newton matrix with its diagonal."""
+
+    name = "ggn"
+
+    def __init__(self, jacobian: Jacobian, root: Tensor, diagonal: Tensor) -> None:
+        self.factor = GGNFactor(jacobian, root)
+        self.diagonal = diagonal
+
+    @property
+    def definite(self) -> bool | None:
+        """Positive definite whenever the diagonal is positive."""
+        return bool((self.diagonal > 0).all()) or None
+
+    def data_product(self, block: Tensor) -> Tensor:
+        """U^T U V."""
+        return self.factor.transpose_matmul(self.factor.matmul(block))
+
+    @property
+    def num_terms(self) -> int:
+        """n, the number of training nodes."""
+        return self.factor.jacobian.shape[0]
+
+    def subset(self, terms: Tensor) -> GGN:
+        """The mean over some training nodes only."""
+        return GGN(self.factor.jacobian.subset(terms), self.factor.root[terms], self.diagonal)
+
+
+class _SecondDerivative(_Diagonal):
+    """The operators that need the whole objective; neither is definite."""
+
+    definite: bool | None = None
+
+    def __init__(self, objective: Objective, diagonal: Tensor) -> None:
+        self.objective = objective
+        self.diagonal = diagonal
+        self.form = ClosedForm(objective) if objective.gcn is not None else None
+
+    @property
+    def num_terms(self) -> int:
+        """n, the number of training nodes."""
+        return self.objective.num_train
+
+
+class Hessian(_SecondDerivative):
+    """The exact Hessian: Theorem 1 plus the Gauss-Newton term for the paper's GCN, autodiff for any other."""
+
+    name = "hessian"
+
+    def __init__(self, objective: Objective, diagonal: Tensor) -> None:
+        super().__init__(objective, diagonal)
+        if self.form is not None:
+            root = objective.loss.root(objective.train_outputs)
+            self.gauss_newton = GGN(jacobian_of(objective), root, torch.zeros_like(diagonal))
+
+    def data_product(self, block: Tensor) -> Tensor:
+        """Second derivative of the mean loss times a block."""
+        if self.form is None:
+            return autodiff.hessian_product(self.objective, self.objective.theta, block)
+        return self.form.hessian_product(block) + self.gauss_newton.data_product(block)
+
+    def subset(self, terms: Tensor) -> Hessian:
+        """The mean over some training nodes only."""
+        return Hessian(self.objective.on(terms), self.diagonal)
+
+
+class Printed(_SecondDerivative):
+    """Theorem 1 as printed (erratum E2: the Gauss-Newton term is missing), plus the diagonal."""
+
+    name = "printed"
+
+    def data_product(self, block: Tensor) -> Tensor:
+        """Theorem 1 times a block. Implements: Theorem 1, Eq. (17)."""
+        assert self.form is not None
+        return self.form.hessian_product(block)
+
+    def subset(self, terms: Tensor) -> Printed:
+        """The mean over some training nodes only."""
+        return Printed(self.objective.on(terms), self.diagonal)
+
+
+Curvature = GGN | Hessian | Printed
+
+
+def curvature_of(objective: Objective, kind: str, *, damping: float = 0.0) -> Curvature:
+    """The curvature operator of that name; the weight decay is always part of it, damping on request."""
+    if kind not in CURVATURES:
+        raise SettingError(f"Unknown curvature {kind!r}: choose one of {', '.join(CURVATURES)}.")
+    if not damping >= 0:
+        raise SettingError(f"damping must be zero or positive, got {damping}.")
+    diagonal = objective.decay + damping
+    if kind == "ggn":
+        return GGN(jacobian_of(objective), objective.loss.root(objective.train_outputs), diagonal)
+    if kind == "hessian":
+        return Hessian(objective, diagonal)
+    if objective.gcn is None:
+        raise SettingError(
+            f"curvature='printed' is Theorem 1, which holds for jurygcn.GCN only; the model is a "
+            f"{type(objective.model).__name__}: choose 'ggn' or 'hessian'."
+        )
+    return Printed(objective, diagonal)

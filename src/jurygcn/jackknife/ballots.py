@@ -1,0 +1,88 @@
+"""What every juror predicts: forward passes of all leave-one-out models, streamed in batches of jurors.
+
+Nothing here ever holds all n x m x C predictions: a batch of jurors is as large as the memory budget allows, and is
+counted and forgotten before the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from jurygcn.errors import SettingError
+from jurygcn.models.receptive_field import ReceptiveField
+from jurygcn.objective import Objective
+
+UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+class Ballots:
+    """The jurors' predictions at ``nodes``, in batches over jurors.
+
+    Float32 models vote in float32, float64 models in float64. The paper's GCN votes on the nodes' receptive
+    field, all jurors of a batch in one dense and one sparse product per layer; any other model through ``vmap``.
+
+    Shapes: steps (n, P); a batch yields (positions (b,), predictions (b, m, C)).
+    """
+
+    def __init__(self, objective: Objective, steps: Tensor, nodes: Tensor, *, memory: str = "1GB") -> None:
+        self.objective, self.nodes = objective, nodes
+        self.dtype = objective.source_dtype
+        self.steps = steps
+        self.theta = objective.theta
+        self.batch_size = self._batch_size(parse_memory(memory))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for positions in torch.arange(len(self.steps)).split(self.batch_size):
+            yield positions, self.predictions(self.theta + self.steps[positions])
+
+    @torch.no_grad()
+    def predictions(self, thetas: Tensor) -> Tensor:
+        """Predictions of the models with these parameters, (b, P) -> (b, m, C)."""
+        parameters = thetas.to(self.dtype)
+        if self.objective.gcn is not None:
+            stacks = list(self.objective.unflatten(parameters).values())
+            logits = self._field.stacked_logits(stacks)
+        else:
+            logits = self._generic_logits(parameters)
+        return self.objective.loss.predict(logits)
+
+    @property
+    def _field(self) -> ReceptiveField:
+        if not hasattr(self, "_cached_field"):
+            assert self.objective.gcn is not None
+            self._cached_field = ReceptiveField.of(
+                self.objective.gcn, self.objective.data, self.nodes, dtype=self.dtype
+            )
+        return self._cached_field
+
+    def _generic_logits(self, parameters: Tensor) -> Tensor:
+        objective = self.objective.cast(self.dtype)
+        graph, rows = objective.local(self.nodes)
+        return vmap(lambda theta: objective.outputs(theta, rows, graph))(parameters)
+
+    def _batch_size(self, budget: float) -> int:
+        """As many jurors as fit: hidden rows (twice, for the product's copy) and a few copies of the outputs."""
+        item = torch.finfo(self.dtype).bits // 8
+        m, C = len(self.nodes), self.objective.num_outputs
+        if self.objective.gcn is not None:
+            widths = [W.shape[1] for W in self.objective.gcn.weights]
+            rows = sum(3 * len(level) * width for level, width in zip(reversed(self._field.levels), widths))
+            per_juror = item * (rows + 6 * m * C + self.objective.num_parameters)
+        else:
+            edges, nodes = int(self.objective.data.num_edges), int(self.objective.data.num_nodes)
+            widest = max((p.shape[0] for p in self.objective.parameters.values() if p.dim()), default=C)
+            per_juror = item * ((edges + 3 * nodes) * 2 * widest + 6 * m * C)
+        return int(max(1, min(len(self.steps), budget // per_juror)))
+
+
+def parse_memory(memory: str) -> float:
+    """Bytes from words such as '2GB' or '500MB'."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)i?B?\s*", str(memory), flags=re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise SettingError(f"memory must read like '2GB' or '500MB', got {memory!r}.")
+    return float(match[1]) * UNITS[match[2].upper()]

@@ -1,0 +1,134 @@
+r"""Intervals from jurors' predictions: pure tensor functions, streamed over jurors, exact.
+
+Only the few smallest values per node decide a lower quantile, so only those are kept (`LowerTail`); an upper
+quantile is minus the lower quantile of minus the values.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+
+import torch
+from torch import Tensor
+
+from jurygcn.errors import SettingError
+
+
+def loo_errors(targets: Tensor, predictions: Tensor) -> Tensor:
+    r"""Leave-one-out errors :math:`\mathrm{err}_i = \|y_i - f_{-i}(i)\|_2`.
+
+    Implements: Eq. (6).
+    Shapes: (n, C), (n, C) -> (n,).
+    """
+    return torch.linalg.vector_norm(targets - predictions, dim=-1)
+
+
+def exact_rank(alpha: float, count: int) -> int:
+    r"""The integer rank :math:`\lfloor \alpha (n + 1) \rfloor` of the exact jackknife+ quantile, free of rounding."""
+    return floor(Fraction(str(alpha)) * (count + 1))
+
+
+def check_alpha(alpha: float, *, below: float = 0.5) -> float:
+    """A miscoverage level strictly between 0 and ``below``."""
+    if not 0.0 < alpha < below:
+        raise SettingError(f"alpha must lie strictly between 0 and {below:g} (for example 0.025), got {alpha}.")
+    return float(alpha)
+
+
+class LowerTail:
+    """The smallest values per node over a stream of jurors, enough of them for one lower quantile.
+
+    With ``exact`` the quantile is the floor(alpha (n' + 1))-th smallest of the n' values, minus infinity if that
+    rank is below 1 (erratum E8); otherwise it interpolates linearly between order statistics, which is what a
+    ranking wants when labels are few.
+
+    Shapes: values (b, m) per batch; quantile (m,).
+    """
+
+    def __init__(self, alpha: float, num_jurors: int, *, exact: bool) -> None:
+        self.alpha, self.exact = alpha, exact
+        needed = exact_rank(alpha, num_jurors) if exact else floor(alpha * (num_jurors - 1)) + 2
+        self.keep = max(1, min(needed, num_jurors))
+        self.smallest: Tensor | None = None
+
+    def add(self, values: Tensor) -> None:
+        """Take in one batch of jurors; an excluded juror's value is +inf."""
+        values = values if self.smallest is None else torch.cat([self.smallest, values])
+        if len(values) > self.keep:
+            values = torch.topk(values, self.keep, dim=0, largest=False, sorted=False).values
+        self.smallest = values
+
+    def quantile(self, counts: Tensor) -> Tensor:
+        """The quantile of each node, given how many jurors spoke for it, (m,) -> (m,)."""
+        assert self.smallest is not None
+        ordered = self.smallest.sort(dim=0).values
+        infinite = torch.full_like(ordered[0], -torch.inf)
+        if self.exact:
+            ranks = torch.tensor([exact_rank(self.alpha, int(n)) for n in counts.unique()], device=counts.device)
+            rank = ranks[torch.searchsorted(counts.unique(), counts)]
+            picked = ordered.gather(0, (rank - 1).clamp(0, len(ordered) - 1).unsqueeze(0)).squeeze(0)
+            return torch.where((rank < 1) | (counts < 1), infinite, picked)
+        position = self.alpha * (counts - 1).clamp_min(0).double()
+        below = position.floor().long()
+        above = (below + 1).minimum((counts - 1).clamp_min(0)).clamp_max(len(ordered) - 1)
+        low, high = (ordered.gather(0, index.unsqueeze(0)).squeeze(0) for index in (below, above))
+        weight = (position - below).to(ordered.dtype)
+        return torch.where(counts < 1, infinite, low + weight * torch.where(weight > 0, high - low, 0.0))
+
+
+def paper_interval(
+    norms: Tensor, errors: Tensor, *, alpha: float, excluded: Tensor | None = None, exact: bool = False
+) -> tuple[Tensor, Tensor]:
+    r"""The paper's interval from all jurors' output norms :math:`\|f_{-i}(u)\|_2` and errors at once.
+
+    .. math:: [Q_\alpha\{\|f_{-i}(u)\| - \mathrm{err}_i\},\; Q_{1-\alpha}\{\|f_{-i}(u)\| + \mathrm{err}_i\}],
+        \quad i \ne u
+
+    This is jackknife+ (Eq. 1) on the output norm; on a scalar output it is jackknife+ itself.
+
+    Implements: Eq. (1), Eq. (7).
+    Shapes: norms (n, m), errors (n,), excluded (n, m) bool, True where juror i is node u -> (m,), (m,).
+    """
+    hidden = torch.zeros_like(norms, dtype=torch.bool) if excluded is None else excluded
+    counts = (~hidden).sum(dim=0)
+    lower, upper = (LowerTail(alpha, len(norms), exact=exact) for _ in range(2))
+    lower.add((norms - errors[:, None]).masked_fill(hidden, torch.inf))
+    upper.add((-norms - errors[:, None]).masked_fill(hidden, torch.inf))
+    return lower.quantile(counts), -upper.quantile(counts)
+
+
+def jackknife_interval(
+    prediction: Tensor, errors: Tensor, *, alpha: float, excluded: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""The plain jackknife :math:`f(u) \pm Q^+_{1-\alpha}\{R_i\}` with exact rank.
+
+    Deviates from the paper: the residuals are the training nodes' own (erratum E5).
+
+    Shapes: prediction (m,), errors (n,), excluded (n, m) -> (m,), (m,).
+    """
+    half = _upper_error(errors, len(prediction), alpha=alpha, excluded=excluded)
+    return prediction - half, prediction + half
+
+
+def minmax_interval(
+    predictions: Tensor, errors: Tensor, *, alpha: float, excluded: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""Jackknife-minmax :math:`[\min_i f_{-i}(u) - Q^+\{R_i\},\ \max_i f_{-i}(u) + Q^+\{R_i\}]`, exact rank.
+
+    Shapes: predictions (n, m), errors (n,), excluded (n, m) -> (m,), (m,).
+    """
+    hidden = torch.zeros_like(predictions, dtype=torch.bool) if excluded is None else excluded
+    half = _upper_error(errors, predictions.shape[1], alpha=alpha, excluded=excluded)
+    low = predictions.masked_fill(hidden, torch.inf).amin(dim=0)
+    high = predictions.masked_fill(hidden, -torch.inf).amax(dim=0)
+    return low - half, high + half
+
+
+def _upper_error(errors: Tensor, m: int, *, alpha: float, excluded: Tensor | None) -> Tensor:
+    """The exact upper quantile of the errors of the jurors that speak for each of m nodes."""
+    values = (-errors)[:, None].expand(-1, m)
+    hidden = torch.zeros_like(values, dtype=torch.bool) if excluded is None else excluded
+    tail = LowerTail(alpha, len(errors), exact=True)
+    tail.add(values.masked_fill(hidden, torch.inf))
+    return -tail.quantile((~hidden).sum(dim=0))

@@ -1,0 +1,131 @@
+r"""Node losses :math:`r(i, y_i, \Theta)` with what the jackknife needs of each.
+
+A loss knows its value, its residual :math:`e = \partial r / \partial z` at the logits z, a square root L of its
+output Hessian (:math:`S = L L^T = \partial^2 r / \partial z^2`), and the whitened residual w with L w = e.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from jurygcn.errors import DataError, SettingError
+
+
+class Loss(Protocol):
+    """The protocol of a node loss. Shapes: z (m, C) logits, y targets as made by ``targets``."""
+
+    name: str
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Labels in the form the other methods take; refuses labels this loss cannot use."""
+
+    def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
+        """Loss of each node, (m,)."""
+
+    def predict(self, z: Tensor) -> Tensor:
+        """Predictions from logits, (..., C)."""
+
+    def residual(self, z: Tensor, y: Tensor) -> Tensor:
+        """First derivative of the node loss with respect to the logits, (m, C)."""
+
+    def root(self, z: Tensor) -> Tensor:
+        """Square root L of the second derivative with respect to the logits, (m, C, C)."""
+
+    def whitened(self, z: Tensor, y: Tensor) -> Tensor:
+        """The vector w with L w = residual, (m, C)."""
+
+
+class CrossEntropy:
+    r"""Softmax cross-entropy: :math:`e = \pi - y`, :math:`S = diag(\pi) - \pi\pi^T`, with
+    :math:`L = diag(\sqrt\pi) - \pi\sqrt\pi^T` and :math:`w = e / \sqrt\pi`.
+    """
+
+    name = "cross_entropy"
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Integer class labels, none missing."""
+        if y.is_floating_point():
+            raise DataError(
+                "loss='cross_entropy' needs integer class labels, got "
+                f"{str(y.dtype).removeprefix('torch.')} targets: use loss='mse' for regression."
+            )
+        y = y.long().reshape(len(y))
+        if len(y) and int(y.min()) < 0:
+            raise DataError(f"{int((y < 0).sum())} of the given nodes have no label (-1): leave them out.")
+        return y
+
+    def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
+        """Minus the log probability of the label."""
+        return functional.cross_entropy(z, y, reduction="none")
+
+    def predict(self, z: Tensor) -> Tensor:
+        """Class probabilities."""
+        return torch.softmax(z, dim=-1)
+
+    def residual(self, z: Tensor, y: Tensor) -> Tensor:
+        """Probabilities minus the one-hot label."""
+        return self.predict(z) - functional.one_hot(y, z.shape[-1]).to(z.dtype)
+
+    def root(self, z: Tensor) -> Tensor:
+        """Square root of the softmax covariance."""
+        pi, s = self._probability_and_root(z)
+        return torch.diag_embed(s) - pi.unsqueeze(-1) * s.unsqueeze(-2)
+
+    def whitened(self, z: Tensor, y: Tensor) -> Tensor:
+        """Residual over the square root of the probabilities."""
+        _, s = self._probability_and_root(z)
+        return self.residual(z, y) / s
+
+    def _probability_and_root(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        # The floor keeps w finite for a class of probability zero; L w = e holds for any positive s.
+        pi = self.predict(z)
+        return pi, pi.clamp_min(torch.finfo(z.dtype).tiny ** 0.5).sqrt()
+
+
+class MeanSquaredError:
+    r"""Squared error averaged over the C outputs: :math:`r = \frac1C\|z - y\|^2`, :math:`S = \frac2C I`."""
+
+    name = "mse"
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Real targets, one row per node."""
+        if not y.is_floating_point():
+            y = y.to(torch.get_default_dtype())
+        if not bool(torch.isfinite(y).all()):
+            raise DataError(f"{int((~torch.isfinite(y)).sum())} targets are NaN or infinite: leave those nodes out.")
+        return y.reshape(len(y), -1)
+
+    def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
+        """Mean squared difference over the outputs."""
+        return ((z - y.to(z.dtype)) ** 2).mean(dim=-1)
+
+    def predict(self, z: Tensor) -> Tensor:
+        """The outputs themselves."""
+        return z
+
+    def residual(self, z: Tensor, y: Tensor) -> Tensor:
+        """Twice the difference over C."""
+        return 2.0 / z.shape[-1] * (z - y.to(z.dtype))
+
+    def root(self, z: Tensor) -> Tensor:
+        """A multiple of the identity."""
+        C = z.shape[-1]
+        return (2.0 / C) ** 0.5 * torch.eye(C, dtype=z.dtype, device=z.device).expand(len(z), C, C)
+
+    def whitened(self, z: Tensor, y: Tensor) -> Tensor:
+        """Residual over the root's scale."""
+        return self.residual(z, y) / (2.0 / z.shape[-1]) ** 0.5
+
+
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), MeanSquaredError())}
+
+
+def loss_named(name: str) -> Loss:
+    """The loss of that name."""
+    if name not in LOSSES:
+        raise SettingError(f"Unknown loss {name!r}: choose one of {', '.join(LOSSES)}.")
+    return LOSSES[name]

@@ -1,0 +1,99 @@
+"""The paper's graph convolutional network, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.nn.inits import glorot
+
+from jurygcn.errors import ModelError
+
+# the activation between layers, and its derivative as a function of the pre-activation
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "relu": (torch.relu, lambda Z: (Z > 0).to(Z.dtype)),
+    "linear": (lambda Z: Z, torch.ones_like),
+}
+
+
+class Propagate(MessagePassing):
+    r"""Multiply by the renormalised adjacency: :math:`\hat A E`, one message per edge."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+
+    def forward(self, x: Tensor, edge_index: Tensor, norm: Tensor) -> Tensor:
+        """Sum the neighbours' rows of ``x``, weighted by ``norm``."""
+        out: Tensor = self.propagate(edge_index, x=x, norm=norm)
+        return out
+
+    def message(self, x_j: Tensor, norm: Tensor) -> Tensor:
+        """Weight what each edge carries."""
+        return norm.unsqueeze(-1) * x_j
+
+
+class GCN(nn.Module):
+    r"""L-layer graph convolutional network that returns logits.
+
+    .. math::
+        E^{(0)} = X, \quad E^{(l)} = \sigma(\hat A E^{(l-1)} W^{(l)}), \quad
+        \hat A = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}
+
+    with ReLU (or, on request, nothing) between the layers, a linear last layer, no bias and Glorot
+    initialisation. Dropout, when asked for, acts on the input of every layer, as in Kipf and
+    Welling's code; the default is none.
+
+    Shapes: x (N, F), edge_index (2, E), edge_weight (E,) or None -> logits (N, C).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ModelError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+        if num_layers < 1:
+            raise ModelError(f"A GCN needs at least one layer, got num_layers={num_layers}.")
+        if not 0.0 <= dropout < 1.0:
+            raise ModelError(f"dropout must be in [0, 1), got {dropout}.")
+        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        self.weights = nn.ParameterList(
+            [nn.Parameter(torch.empty(fan_in, fan_out)) for fan_in, fan_out in zip(widths, widths[1:])]
+        )
+        self.dropout = dropout
+        self.activation = activation
+        self.propagate = Propagate()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw every weight anew (Glorot uniform)."""
+        for W in self.weights:
+            glorot(W)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """Logits of all nodes."""
+        dtype = self.weights[0].dtype
+        edge_index, norm = gcn_norm(edge_index, edge_weight, x.size(0), add_self_loops=True, dtype=dtype)
+        sigma, _ = ACTIVATIONS[self.activation]
+        E = x
+        for layer, W in enumerate(self.weights, start=1):
+            E = functional.dropout(E, self.dropout, training=self.training)
+            E = self.propagate(E @ W, edge_index, norm)
+            if layer < len(self.weights):
+                E = sigma(E)
+        return E
+
+    def extra_repr(self) -> str:
+        """Widths and dropout, for ``print(model)``."""
+        widths = [self.weights[0].shape[0], *[W.shape[1] for W in self.weights]]
+        return f"{' -> '.join(map(str, widths))}, dropout={self.dropout}"

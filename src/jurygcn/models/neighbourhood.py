@@ -1,0 +1,54 @@
+"""Which part of a graph can reach a set of nodes, for any message-passing model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import k_hop_subgraph
+
+
+def num_hops(model: nn.Module) -> int:
+    """How far messages travel: one hop per message-passing module, K for those that iterate (APPNP, SGConv)."""
+    hops = 0
+    for module in model.modules():
+        if isinstance(module, MessagePassing):
+            steps = getattr(module, "K", 1)
+            hops += steps if isinstance(steps, int) else 1
+    weights = getattr(model, "weights", None)  # the paper's GCN shares one propagation between its layers
+    return len(weights) if isinstance(weights, nn.ParameterList) else hops
+
+
+def local_graph(data: Data, nodes: Tensor, hops: int) -> tuple[Data, Tensor]:
+    """The subgraph within ``hops`` + 1 of ``nodes`` and the nodes' positions in it.
+
+    One hop more than messages travel, so that every node whose message counts keeps its full degree.
+    """
+    kept, edge_index, positions, edge_mask = k_hop_subgraph(
+        nodes.to(data.edge_index.device), hops + 1, data.edge_index, relabel_nodes=True, num_nodes=data.num_nodes
+    )
+    graph = Data(x=data.x[kept], edge_index=edge_index, num_nodes=len(kept))
+    for key in ("edge_weight", "edge_attr"):
+        if getattr(data, key, None) is not None:
+            graph[key] = data[key][edge_mask]
+    return graph, positions
+
+
+def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hops: int) -> Tensor:
+    """True where a node has, within ``hops``, a source other than itself, (N,) bool.
+
+    Keeps the smallest and the largest source each node has heard of: a node has heard of another source exactly if
+    one of the two is not itself.
+    """
+    low = torch.full((num_nodes,), num_nodes, device=edge_index.device)
+    high = torch.full((num_nodes,), -1, device=edge_index.device)
+    low[sources] = high[sources] = sources.to(edge_index.device)
+    sender, receiver = edge_index
+    for _ in range(hops):
+        low, high = (
+            low.scatter_reduce(0, receiver, low[sender], "amin"),
+            high.scatter_reduce(0, receiver, high[sender], "amax"),
+        )
+    itself = torch.arange(num_nodes, device=edge_index.device)
+    return (high >= 0) & ((low != itself) | (high != itself))

@@ -1,0 +1,161 @@
+"""The one training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from rich.progress import Progress
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.errors import ModelError, SettingError
+from jurygcn.losses import Loss, loss_named
+from jurygcn.models.gcn import GCN
+from jurygcn.models.receptive_field import ReceptiveField
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training run did: losses per epoch, the epoch whose parameters were kept, seconds."""
+
+    epochs: int
+    losses: list[float] = field(repr=False)
+    validation_losses: list[float] = field(repr=False)
+    best_epoch: int
+    seconds: float
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    train_nodes: Tensor,
+    *,
+    epochs: int = 100,
+    lr: float = 0.01,
+    weight_decay: float | Mapping[str, float] = 5e-4,
+    loss: str = "cross_entropy",
+    node_weights: Tensor | None = None,
+    val_nodes: Tensor | None = None,
+    patience: int | None = None,
+    warm_start: bool = False,
+    seed: int = 0,
+    progress: bool = False,
+) -> Training:
+    r"""Fit ``model`` to the labels of ``train_nodes`` with Adam; the defaults are the paper's settings.
+
+    Minimises :math:`\frac1n \sum_i w_i\, r(i, y_i, \Theta) + \frac\lambda2 \|\Theta\|^2` (Eq. 2 with L2),
+    with all :math:`w_i = 1` unless ``node_weights`` (n,) says otherwise. The weight decay may differ by
+    parameter name. The model is re-initialised from ``seed`` first, so the same call gives the same
+    model; ``warm_start=True`` goes on from the current parameters. With ``val_nodes`` and ``patience``
+    training stops once the validation loss has not improved for that many epochs, and the best
+    parameters are kept. The model is left in eval mode. Global random state is not touched.
+
+    Implements: Eq. (2)
+    """
+    objective = loss_named(loss)
+    _check(epochs=epochs, lr=lr, train_nodes=train_nodes, val_nodes=val_nodes, patience=patience)
+    targets = objective.targets(data.y[train_nodes])
+    weights = torch.ones(len(train_nodes)) if node_weights is None else node_weights
+    if len(weights) != len(train_nodes):
+        raise SettingError(f"node_weights needs one weight per training node ({len(train_nodes)}), got {len(weights)}.")
+    losses: list[float] = []
+    validation: list[float] = []
+    best_epoch, best_state = epochs, None
+    started = time.perf_counter()
+    with torch.random.fork_rng(devices=_cuda_devices(model)), Progress(disable=not progress, transient=True) as bar:
+        torch.manual_seed(seed)
+        if not warm_start:
+            reset(model)
+        optimizer = torch.optim.Adam(parameter_groups(model, weight_decay), lr=lr)
+        outputs = _outputs_at(model, data, train_nodes)
+        task = bar.add_task("training", total=epochs)
+        model.train()
+        for epoch in range(1, epochs + 1):
+            optimizer.zero_grad()
+            value = (objective.node_losses(outputs(), targets) * weights.to(targets.device)).mean()
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(float(value.detach()))
+            bar.advance(task)
+            if val_nodes is None or patience is None:
+                continue
+            validation.append(_validation_loss(model, data, val_nodes, objective))
+            if validation[-1] <= min(validation):
+                best_epoch, best_state = epoch, _snapshot(model)
+            elif epoch - best_epoch >= patience:
+                break
+    if best_state is not None:
+        model.load_state_dict(best_state)
+    model.eval()
+    return Training(len(losses), losses, validation, min(best_epoch, len(losses)), time.perf_counter() - started)
+
+
+def reset(model: nn.Module) -> None:
+    """Draw all parameters anew through the modules' own ``reset_parameters``."""
+    root = getattr(model, "reset_parameters", None)
+    modules = [model] if callable(root) else list(model.modules())
+    resets = [module.reset_parameters for module in modules if callable(getattr(module, "reset_parameters", None))]
+    if not resets:
+        raise ModelError(
+            "Training starts from a fresh draw of the parameters, but neither the model nor its modules have a "
+            "reset_parameters() method: add one, or pass warm_start=True to train from the current parameters."
+        )
+    for redraw in resets:
+        redraw()
+
+
+def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]) -> list[dict[str, object]]:
+    """Adam's parameter groups: trainable parameters with their weight decay (0 for names not mentioned)."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not isinstance(weight_decay, Mapping):
+        return [{"params": [p for _, p in named], "weight_decay": float(weight_decay)}]
+    unknown = sorted(set(weight_decay) - {name for name, _ in named})
+    if unknown:
+        raise SettingError(
+            f"weight_decay names parameters the model does not have: {', '.join(unknown)}. "
+            f"Its parameters are: {', '.join(name for name, _ in named)}."
+        )
+    return [{"params": [p], "weight_decay": float(weight_decay.get(name, 0.0))} for name, p in named]
+
+
+def _outputs_at(model: nn.Module, data: Data, nodes: Tensor) -> Callable[[], Tensor]:
+    """Logits of ``nodes``: on their receptive field for a plain GCN, through the whole graph otherwise."""
+    if type(model) is GCN and model.dropout == 0.0:
+        field = ReceptiveField.of(model, data, nodes)
+        return lambda: field.logits(list(model.weights))
+    arguments = [data.x, data.edge_index]
+    if getattr(data, "edge_weight", None) is not None:
+        arguments.append(data.edge_weight)
+    return lambda: model(*arguments)[nodes]
+
+
+def _validation_loss(model: nn.Module, data: Data, nodes: Tensor, objective: Loss) -> float:
+    model.eval()
+    with torch.no_grad():
+        value = objective.node_losses(_outputs_at(model, data, nodes)(), objective.targets(data.y[nodes])).mean()
+    model.train()
+    return float(value)
+
+
+def _snapshot(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _cuda_devices(model: nn.Module) -> list[int]:
+    return sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+
+
+def _check(
+    *, epochs: int, lr: float, train_nodes: Tensor, val_nodes: Tensor | None, patience: int | None
+) -> None:
+    if len(train_nodes) == 0:
+        raise SettingError("Training needs at least one labelled node, got none: pass train_nodes.")
+    if epochs < 1:
+        raise SettingError(f"epochs must be at least 1, got {epochs}.")
+    if not lr > 0:
+        raise SettingError(f"lr must be positive, got {lr}.")
+    if (val_nodes is None) != (patience is None):
+        raise SettingError("Early stopping needs both val_nodes and patience; pass both or neither.")

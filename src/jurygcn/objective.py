@@ -1,0 +1,299 @@
+r"""The waist of the library: what was trained, as a function of a flat parameter vector.
+
+Everything above (data, models, losses) meets everything below (derivatives, curvature, jackknife) here:
+
+.. math:: R(\theta) = \frac1n \sum_{i} r(i, y_i, \theta) + \frac12 \sum_p \lambda_p \theta_p^2
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch_geometric.data import Data
+
+from jurygcn.errors import DataError, ModelError, SettingError
+from jurygcn.losses import Loss, loss_named
+from jurygcn.models.gcn import GCN
+from jurygcn.models.neighbourhood import local_graph, num_hops
+from jurygcn.models.receptive_field import ReceptiveField
+from jurygcn.models.training import parameter_groups
+
+Forward = Callable[[nn.Module, Data], Tensor]
+
+
+class Objective:
+    """A trained model, its graph, its training nodes and its loss, as functions of the flat parameters.
+
+    The model is copied, put in eval mode and cast to ``dtype``; the caller's model is never changed. Frozen
+    parameters (``requires_grad=False``) are constants: they are not part of theta.
+
+    Shapes: N nodes, n training nodes, C outputs, P trainable parameters; theta (P,).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        train_nodes: Tensor | Sequence[int],
+        *,
+        loss: str = "cross_entropy",
+        weight_decay: float | Mapping[str, float] = 0.0,
+        forward: Forward | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.loss: Loss = loss_named(loss)
+        self.data = data
+        self.train_nodes = check_nodes(train_nodes, data, what="train_nodes")
+        self.targets = self.loss.targets(data.y[self.train_nodes.to(data.y.device)])
+        self.model = copy.deepcopy(model).to(dtype).eval()
+        self.source_dtype = next((p.dtype for p in model.parameters()), dtype)
+        self.forward = forward
+        self.dtype = dtype
+        self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ModelError(
+                "The model has no trainable parameters, so leaving a node out changes nothing: "
+                "pass a trained model whose parameters have requires_grad=True."
+            )
+        self.weight_decay = weight_decay
+        self.decay = self._decay_vector(weight_decay)
+        self.num_outputs = self._check_outputs()
+
+    def on(self, terms: Tensor) -> Objective:
+        """The same objective over some of the training nodes (positions in ``train_nodes``)."""
+        part = copy.copy(self)
+        for derived in ("train_field", "train_outputs", "_train_graph"):
+            part.__dict__.pop(derived, None)
+        part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
+        return part
+
+    def cast(self, dtype: torch.dtype) -> Objective:
+        """The same objective in another precision."""
+        if dtype == self.dtype:
+            return self
+        part = copy.copy(self)
+        for derived in ("train_field", "train_outputs", "_train_graph", "_inputs"):
+            part.__dict__.pop(derived, None)
+        part.dtype, part.model = dtype, copy.deepcopy(self.model).to(dtype)
+        part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
+        part.decay = self.decay.to(dtype)
+        return part
+
+    def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
+        """The part of the graph that decides the outputs at ``nodes``, and their positions in it.
+
+        The part is the nodes' neighbourhood as far as messages travel; whether it suffices is tested by running the
+        model on it, and if it does not (global pooling, for example) the whole graph is returned.
+        """
+        whole = (self._inputs, nodes)
+        if self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
+            return whole
+        graph, positions = local_graph(self._inputs, nodes, num_hops(self.model))
+        if self.gcn is not None:  # known to suffice
+            return graph, positions
+        with torch.no_grad():
+            there, here = self.outputs(self.theta, nodes), self.outputs(self.theta, positions, graph)
+        return (graph, positions) if torch.allclose(there, here, rtol=1e-5, atol=1e-6) else whole
+
+    # --- theta -----------------------------------------------------------------------------------------
+
+    @property
+    def num_train(self) -> int:
+        """n, the number of training nodes."""
+        return len(self.train_nodes)
+
+    @property
+    def num_parameters(self) -> int:
+        """P, the number of trainable parameters."""
+        return sum(p.numel() for p in self.parameters.values())
+
+    @property
+    def theta(self) -> Tensor:
+        """The trained parameters as one vector, in the order of ``model.named_parameters()``."""
+        return torch.cat([p.reshape(-1) for p in self.parameters.values()])
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """Named parameters from flat ones; leading dimensions of ``theta`` (..., P) are kept."""
+        pieces = theta.split([p.numel() for p in self.parameters.values()], dim=-1)
+        return {
+            name: piece.reshape(*theta.shape[:-1], *p.shape)
+            for (name, p), piece in zip(self.parameters.items(), pieces)
+        }
+
+    @cached_property
+    def _inputs(self) -> Data:
+        """The graph with its floating tensors in our dtype; the caller's Data is not changed."""
+        graph = copy.copy(self.data)
+        for key, value in self.data.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and key != "y":
+                graph[key] = value.to(self.dtype)
+        return graph
+
+    @cached_property
+    def train_field(self) -> ReceptiveField:
+        """What the training nodes see of the graph; only for the paper's GCN."""
+        if self.gcn is None:
+            raise ModelError(f"Closed forms need jurygcn.GCN, got {type(self.model).__name__}: use automatic differentiation.")
+        return ReceptiveField.of(self.gcn, self.data, self.train_nodes)
+
+    @cached_property
+    def train_outputs(self) -> Tensor:
+        """Logits of the training nodes at the trained parameters, (n, C)."""
+        with torch.no_grad():
+            if self.gcn is not None:
+                return self.train_field.logits(list(self.gcn.weights)).detach()
+            return self.outputs(self.theta, self.train_nodes)
+
+    # --- functions of theta ----------------------------------------------------------------------------
+
+    def outputs(self, theta: Tensor, nodes: Tensor | None = None, data: Data | None = None) -> Tensor:
+        """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that holds their receptive field."""
+        graph = self._inputs if data is None else data
+        parameters = self.unflatten(theta)
+        if self.forward is None:
+            z = functional_call(self.model, parameters, graph_arguments(self.model, graph))
+        else:
+            z = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
+        z = z.reshape(len(z), -1)
+        return z if nodes is None else z[nodes]
+
+    @cached_property
+    def _train_graph(self) -> tuple[Data, Tensor]:
+        # tensors made inside a function transform must not be kept, so the GCN (found lazily) takes the whole graph
+        return (self._inputs, self.train_nodes) if self.gcn is not None else self.local(self.train_nodes)
+
+    def node_losses(self, theta: Tensor) -> Tensor:
+        """r(i, y_i, theta) for every training node, (n,)."""
+        graph, rows = self._train_graph
+        return self.loss.node_losses(self.outputs(theta, rows, graph), self.targets)
+
+    def risk(self, theta: Tensor) -> Tensor:
+        """R(theta) with weight decay. Implements: Eq. (2)."""
+        return self.node_losses(theta).mean() + 0.5 * (self.decay * theta**2).sum()
+
+    # --- what kind of model is it? ----------------------------------------------------------------------
+
+    @property
+    def gcn(self) -> GCN | None:
+        """The model, if it is the paper's GCN called the plain way: then closed forms apply."""
+        plain = type(self.model) is GCN and self.forward is None
+        all_trained = len(self.parameters) == len(list(self.model.parameters()))
+        return self.model if plain and all_trained else None  # type: ignore[return-value]
+
+    # --- checks at the edge ------------------------------------------------------------------------------
+
+    def _decay_vector(self, weight_decay: float | Mapping[str, float]) -> Tensor:
+        values = list(weight_decay.values()) if isinstance(weight_decay, Mapping) else [weight_decay]
+        if any(not value >= 0 for value in values):
+            raise SettingError(f"weight_decay must be zero or positive, got {weight_decay}.")
+        decay = {
+            id(p): group["weight_decay"]
+            for group in parameter_groups(self.model, weight_decay)
+            for p in group["params"]  # type: ignore[attr-defined]
+        }
+        named = dict(self.model.named_parameters())
+        return torch.cat(
+            [torch.full((p.numel(),), decay[id(named[name])], dtype=p.dtype, device=p.device) for name, p in self.parameters.items()]  # type: ignore[arg-type]
+        )
+
+    def _check_outputs(self) -> int:
+        theta = self.theta
+        if not bool(torch.isfinite(theta).all()):
+            raise ModelError("The model's parameters are NaN or infinite: train it again, perhaps with a lower learning rate.")
+        if self.gcn is not None:  # known to be deterministic and row-wise: no forward passes needed
+            self._check_width(self.gcn.weights[-1].shape[1])
+            if self.gcn.weights[0].shape[0] != self.data.x.shape[1]:
+                raise ModelError(
+                    f"The model takes {self.gcn.weights[0].shape[0]} features, but the graph has {self.data.x.shape[1]}."
+                )
+            return self.gcn.weights[-1].shape[1]
+        with torch.no_grad():
+            first, second = self.outputs(theta), self.outputs(theta)
+        if not torch.equal(first, second):
+            raise ModelError(
+                "Two forward passes of the model in eval mode differ, so it has no single prediction to quantify: "
+                "switch off whatever is random (for example F.dropout without training=self.training)."
+            )
+        if not bool(torch.isfinite(first).all()):
+            raise ModelError("The model's outputs are NaN or infinite: check the features and the model.")
+        if len(first) != int(self.data.num_nodes):
+            raise ModelError(
+                f"The model must return one row per node ({int(self.data.num_nodes)}), got {len(first)}: "
+                "pass forward=lambda model, data: ... that returns the logits of all nodes."
+            )
+        self._check_width(first.shape[1])
+        probe = theta.clone().requires_grad_(True)
+        if not self.outputs(probe, self.train_nodes).requires_grad:
+            raise ModelError(
+                "The model's outputs carry no gradient with respect to its parameters: "
+                "remove torch.no_grad() or .detach() from its forward pass."
+            )
+        _ = self._train_graph  # found here, outside any function transform
+        return first.shape[1]
+
+    def _check_width(self, width: int) -> None:
+        if self.loss.name == "cross_entropy":
+            known = int(getattr(self.data, "num_classes", 0) or 0)
+            needed = max(known, int(self.targets.max()) + 1)
+            if width < needed or (known and width != known):
+                raise ModelError(
+                    f"The model returns {width} outputs per node, but the labels have {needed} classes: "
+                    "its last layer must have one output per class."
+                )
+        elif width != self.targets.shape[1]:
+            raise ModelError(
+                f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
+                "they must agree."
+            )
+
+
+class _Caller(nn.Module):
+    """Lets ``functional_call`` swap parameters under a user's ``forward(model, data)``."""
+
+    def __init__(self, model: nn.Module, call: Forward) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, data: Data) -> Tensor:
+        return self.call(self.model, data)
+
+
+def _prefixed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"model.{name}": value for name, value in parameters.items()}
+
+
+def graph_arguments(model: nn.Module, data: Data) -> tuple[Any, ...]:
+    """The positional arguments of ``model(x, edge_index[, edge_weight or edge_attr])`` for ``data``."""
+    arguments = [data.x, data.edge_index]
+    third = list(inspect.signature(model.forward).parameters)[2:3]
+    if third and third[0] in ("edge_weight", "edge_attr") and getattr(data, third[0], None) is not None:
+        arguments.append(getattr(data, third[0]))
+    return tuple(arguments)
+
+
+def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tensor:
+    """Node indices as a LongTensor: within range, each once; a boolean mask over all nodes is accepted too."""
+    indices = torch.as_tensor(nodes)
+    if indices.dtype == torch.bool:
+        if indices.shape != (int(data.num_nodes),):
+            raise DataError(f"{what} as a mask must have one entry per node ({data.num_nodes}), got {tuple(indices.shape)}.")
+        indices = indices.nonzero().reshape(-1)
+    if indices.is_floating_point() or indices.dim() != 1:
+        raise DataError(f"{what} must be a list of node indices, got {indices.dtype} of shape {tuple(indices.shape)}.")
+    indices = indices.long().cpu()
+    if len(indices) == 0:
+        raise DataError(f"{what} is empty: pass at least one node index.")
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= int(data.num_nodes):
+        raise DataError(f"{what} must lie between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}.")
+    if len(indices.unique()) != len(indices):
+        raise DataError(f"{what} names {len(indices) - len(indices.unique())} nodes more than once: list each node once.")
+    return indices
+

@@ -1,0 +1,134 @@
+"""The ladder: closed form = autodiff = finite differences, for first and second derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES, GRAPHS, Case
+from reference import finite_differences, gcn_forward, theorem_1
+from torch.func import hessian, jacrev
+
+from jurygcn.curvature import curvature_of
+from jurygcn.derivatives import ClosedForm, DenseJacobian, autodiff, jacobian_of
+from jurygcn.models.receptive_field import ReceptiveField
+
+EXACT = {"rtol": 1e-8, "atol": 1e-10}
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@cases
+def test_forward_is_the_formula(case: Case):
+    objective = case.objective()
+    weights = [W.detach().numpy() for W in objective.gcn.weights]
+    expected = torch.from_numpy(gcn_forward(objective.data, weights, case.activation))
+    torch.testing.assert_close(objective.outputs(objective.theta), expected, **EXACT)
+    everyone = ReceptiveField.of(objective.gcn, objective.data, torch.arange(objective.data.num_nodes))
+    torch.testing.assert_close(everyone.logits(list(objective.gcn.weights)).detach(), expected, **EXACT)
+    torch.testing.assert_close(objective.train_outputs, expected[objective.train_nodes], **EXACT)
+
+
+@cases
+def test_node_gradients(case: Case):
+    objective = case.objective()
+    closed = ClosedForm(objective).node_gradients()
+    torch.testing.assert_close(closed, autodiff.node_gradients(objective, objective.theta), **EXACT)
+    numeric = finite_differences(objective.node_losses, objective.theta)
+    torch.testing.assert_close(closed, numeric, rtol=1e-4, atol=1e-6)
+
+
+@cases
+def test_jacobian_and_its_products(case: Case):
+    objective = case.objective()
+    rows = autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes)
+    torch.testing.assert_close(ClosedForm(objective).jacobian_rows(), rows, **EXACT)
+    structured, dense = jacobian_of(objective), DenseJacobian(rows)
+    assert structured.shape == dense.shape
+    n, C, P = dense.shape
+    generator = torch.Generator().manual_seed(1)
+    V, A = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((P, 4), (n, C, 4)))
+    scale = torch.rand(P, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(structured.push(V), dense.push(V), **EXACT)
+    torch.testing.assert_close(structured.pull(A), dense.pull(A), **EXACT)
+    torch.testing.assert_close(structured.pull_each(A[:, :, 0]), dense.pull_each(A[:, :, 0]), **EXACT)
+    torch.testing.assert_close(structured.gram(scale), dense.gram(scale), **EXACT)
+    torch.testing.assert_close(dense.gram(scale), torch.einsum("icp,p,jdp->icjd", rows, scale, rows), **EXACT)
+    some = torch.tensor([2, 0])
+    torch.testing.assert_close(structured.subset(some).push(V), dense.push(V)[some], **EXACT)
+
+
+@cases
+def test_exact_hessian(case: Case):
+    """Theorem 1 + Gauss-Newton = autodiff Hessian = finite differences of gradients."""
+    objective = case.objective(weight_decay=0.01)
+    theta = objective.theta
+    closed = curvature_of(objective, "hessian").to_dense()
+    automatic = hessian(objective.risk)(theta)
+    torch.testing.assert_close(closed, automatic, rtol=1e-9, atol=1e-11)
+    gradient = jacrev(objective.risk)
+    torch.testing.assert_close(closed, finite_differences(gradient, theta), rtol=1e-4, atol=1e-6)
+
+
+@cases
+def test_gauss_newton(case: Case):
+    objective = case.objective(weight_decay=0.02)
+    J = autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes)
+    S = torch.stack(
+        [
+            hessian(lambda z, i=i: objective.loss.node_losses(z[None], objective.targets[i : i + 1])[0])(z)
+            for i, z in enumerate(objective.train_outputs)
+        ]
+    )
+    expected = torch.einsum("icp,icd,idr->pr", J, S, J) / len(J) + 0.02 * torch.eye(J.shape[2], dtype=J.dtype)
+    operator = curvature_of(objective, "ggn")
+    torch.testing.assert_close(operator.to_dense(), expected, **EXACT)
+    block = torch.eye(J.shape[2], dtype=J.dtype)
+    by_autodiff = autodiff.ggn_product(objective, objective.theta, block) + 0.02 * block
+    torch.testing.assert_close(by_autodiff, expected, **EXACT)
+    U = operator.factor.matmul(block)
+    torch.testing.assert_close(U.T @ U + 0.02 * block, expected, **EXACT)
+    weights = torch.linspace(0.5, 2.0, len(block), dtype=J.dtype)
+    torch.testing.assert_close(operator.factor.gram(weights), (U * weights) @ U.T, **EXACT)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.activation == "relu"], ids=str)
+def test_theorem_1_as_printed(case: Case):
+    """Erratum E2: all five cases match the paper's text, and miss the Gauss-Newton term."""
+    objective = case.objective()
+    form = ClosedForm(objective)
+    weights = [W.detach().numpy() for W in objective.gcn.weights]
+    dR = np.zeros((int(objective.data.num_nodes), 3))
+    dR[objective.train_nodes] = objective.loss.residual(form.logits, objective.targets) / objective.num_train
+    for l in range(1, form.L + 1):
+        for i in range(1, form.L + 1):
+            expected = torch.from_numpy(theorem_1(objective.data, weights, dR, l, i))
+            torch.testing.assert_close(form.hessian_tensor(l, i), expected, **EXACT)
+    printed = curvature_of(objective, "printed").to_dense()
+    torch.testing.assert_close(form.flat_hessian(), printed, **EXACT)
+    exact = curvature_of(objective, "hessian").to_dense()
+    gauss_newton = curvature_of(objective, "ggn").to_dense()
+    assert torch.linalg.norm(printed + gauss_newton - exact) < 1e-9 * torch.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_theorem_1_alone_is_far_off(name: str, layers: int):
+    """Erratum E2: on trained models the printed Hessian misses more than half of the exact one; H_ll is not 0."""
+    objective = Case(name, layers, "cross_entropy").objective(weight_decay=5e-3, trained=True)
+    decay = torch.diag(objective.decay)
+    exact = curvature_of(objective, "hessian").to_dense() - decay
+    printed = curvature_of(objective, "printed").to_dense() - decay
+    assert torch.linalg.norm(printed - exact) > 0.5 * torch.linalg.norm(exact)
+    first = objective.gcn.weights[0].numel()
+    assert torch.linalg.norm(exact[:first, :first]) > 0
+    assert torch.linalg.norm(printed[:first, :first]) == 0
+
+
+def test_operators_on_a_subset_average_to_the_whole():
+    objective = Case("two_block", 2, "cross_entropy").objective(weight_decay=0.1)
+    P = objective.num_parameters
+    V = torch.eye(P, dtype=torch.float64)[:, :7]
+    for kind in ("ggn", "hessian", "printed"):
+        operator = curvature_of(objective, kind)
+        parts = [operator.subset(torch.tensor([i])).matmul(V) for i in range(operator.num_terms)]
+        torch.testing.assert_close(torch.stack(parts).mean(0), operator.matmul(V), **EXACT)

@@ -1,8 +1,7 @@
-"""Shared fixtures."""
+"""One thread per process: the problems are small, and threads that wait for each other make them slow."""
 
 from __future__ import annotations
 
-import os
+import torch
 
-# The suite runs small problems; two threads per process keep timings steady on small machines.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+torch.set_num_threads(1)

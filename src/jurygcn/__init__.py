@@ -1,1 +1,11 @@
-"""Jackknife uncertainty for graph neural networks."""
+"""Jackknife uncertainty for graph neural networks: which predictions to trust, which node to label next."""
+
+from importlib.metadata import version
+
+from jurygcn.data import load_dataset
+from jurygcn.errors import JuryError
+from jurygcn.jackknife import Jury, Verdict
+from jurygcn.models import GCN, train
+
+__version__ = version("jurygcn")
+__all__ = ["GCN", "Jury", "JuryError", "Verdict", "__version__", "load_dataset", "train"]

@@ -6,6 +6,7 @@ output Hessian (:math:`S = L L^T = \partial^2 r / \partial z^2`), and the whiten
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -114,11 +115,11 @@ class MeanSquaredError:
     def root(self, z: Tensor) -> Tensor:
         """A multiple of the identity."""
         C = z.shape[-1]
-        return (2.0 / C) ** 0.5 * torch.eye(C, dtype=z.dtype, device=z.device).expand(len(z), C, C)
+        return math.sqrt(2.0 / C) * torch.eye(C, dtype=z.dtype, device=z.device).expand(len(z), C, C)
 
     def whitened(self, z: Tensor, y: Tensor) -> Tensor:
         """Residual over the root's scale."""
-        return self.residual(z, y) / (2.0 / z.shape[-1]) ** 0.5
+        return self.residual(z, y) / math.sqrt(2.0 / z.shape[-1])
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), MeanSquaredError())}

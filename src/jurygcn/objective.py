@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from functools import cached_property
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -140,7 +140,9 @@ class Objective:
     def train_field(self) -> ReceptiveField:
         """What the training nodes see of the graph; only for the paper's GCN."""
         if self.gcn is None:
-            raise ModelError(f"Closed forms need jurygcn.GCN, got {type(self.model).__name__}: use automatic differentiation.")
+            raise ModelError(
+                f"Closed forms need jurygcn.GCN, got {type(self.model).__name__}: use automatic differentiation."
+            )
         return ReceptiveField.of(self.gcn, self.data, self.train_nodes)
 
     @cached_property
@@ -158,10 +160,10 @@ class Objective:
         graph = self._inputs if data is None else data
         parameters = self.unflatten(theta)
         if self.forward is None:
-            z = functional_call(self.model, parameters, graph_arguments(self.model, graph))
+            raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
         else:
-            z = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
-        z = z.reshape(len(z), -1)
+            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
+        z: Tensor = raw.reshape(len(raw), -1)
         return z if nodes is None else z[nodes]
 
     @cached_property
@@ -193,27 +195,27 @@ class Objective:
         values = list(weight_decay.values()) if isinstance(weight_decay, Mapping) else [weight_decay]
         if any(not value >= 0 for value in values):
             raise SettingError(f"weight_decay must be zero or positive, got {weight_decay}.")
-        decay = {
-            id(p): group["weight_decay"]
+        given = {
+            id(p): float(group["weight_decay"])  # type: ignore[arg-type]
             for group in parameter_groups(self.model, weight_decay)
             for p in group["params"]  # type: ignore[attr-defined]
         }
         named = dict(self.model.named_parameters())
-        return torch.cat(
-            [torch.full((p.numel(),), decay[id(named[name])], dtype=p.dtype, device=p.device) for name, p in self.parameters.items()]  # type: ignore[arg-type]
-        )
+        pieces = [torch.full_like(p, given[id(named[name])]) for name, p in self.parameters.items()]
+        return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def _check_outputs(self) -> int:
         theta = self.theta
         if not bool(torch.isfinite(theta).all()):
-            raise ModelError("The model's parameters are NaN or infinite: train it again, perhaps with a lower learning rate.")
+            raise ModelError(
+                "The model's parameters are NaN or infinite: train it again, perhaps with a lower learning rate."
+            )
         if self.gcn is not None:  # known to be deterministic and row-wise: no forward passes needed
             self._check_width(self.gcn.weights[-1].shape[1])
             if self.gcn.weights[0].shape[0] != self.data.x.shape[1]:
-                raise ModelError(
-                    f"The model takes {self.gcn.weights[0].shape[0]} features, but the graph has {self.data.x.shape[1]}."
-                )
-            return self.gcn.weights[-1].shape[1]
+                takes, has = self.gcn.weights[0].shape[0], self.data.x.shape[1]
+                raise ModelError(f"The model takes {takes} features, but the graph has {has}.")
+            return int(self.gcn.weights[-1].shape[1])
         with torch.no_grad():
             first, second = self.outputs(theta), self.outputs(theta)
         if not torch.equal(first, second):
@@ -283,17 +285,20 @@ def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tens
     indices = torch.as_tensor(nodes)
     if indices.dtype == torch.bool:
         if indices.shape != (int(data.num_nodes),):
-            raise DataError(f"{what} as a mask must have one entry per node ({data.num_nodes}), got {tuple(indices.shape)}.")
+            raise DataError(
+                f"{what} as a mask must have one entry per node ({data.num_nodes}), got {tuple(indices.shape)}."
+            )
         indices = indices.nonzero().reshape(-1)
+    if indices.numel() == 0:
+        raise DataError(f"{what} is empty: pass at least one node index.")
     if indices.is_floating_point() or indices.dim() != 1:
         raise DataError(f"{what} must be a list of node indices, got {indices.dtype} of shape {tuple(indices.shape)}.")
     indices = indices.long().cpu()
-    if len(indices) == 0:
-        raise DataError(f"{what} is empty: pass at least one node index.")
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= int(data.num_nodes):
         raise DataError(f"{what} must lie between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}.")
     if len(indices.unique()) != len(indices):
-        raise DataError(f"{what} names {len(indices) - len(indices.unique())} nodes more than once: list each node once.")
+        raise DataError(
+            f"{what} names {len(indices) - len(indices.unique())} nodes more than once: list each node once."
+        )
     return indices
-

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import CASES, GRAPHS, Case
-from reference import finite_differences, gcn_forward, theorem_1
 from torch.func import hessian, jacrev
 
+from cases import CASES, GRAPHS, Case
 from jurygcn.curvature import curvature_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, autodiff, jacobian_of
 from jurygcn.models.receptive_field import ReceptiveField
+from reference import finite_differences, gcn_forward, theorem_1
 
 EXACT = {"rtol": 1e-8, "atol": 1e-10}
 cases = pytest.mark.parametrize("case", CASES, ids=str)

@@ -6,6 +6,7 @@ r"""Curvature of the training objective as linear operators: data part + diag(we
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +67,7 @@ class GGNFactor:
     @property
     def scaled_root(self) -> Tensor:
         r""":math:`n^{-1/2} L_i`, (n, C, C)."""
-        return self.root / len(self.root) ** 0.5
+        return self.root / math.sqrt(len(self.root))
 
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
         """U diag(w) U^T: (P,) -> (nC, nC)."""

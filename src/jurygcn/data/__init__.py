@@ -1,1 +1,29 @@
-"""."""
+"""Graphs in: named datasets, the user's files and objects, and splits. Everything comes out as PyG `Data`."""
+
+from jurygcn.data.cache import cache_folder
+from jurygcn.data.catalog import DATASETS, Dataset, find_dataset, load_dataset
+from jurygcn.data.convert import as_data
+from jurygcn.data.labels import labelled
+from jurygcn.data.splits import Split, paper_split, per_class_labels, public_split, random_labels
+from jurygcn.data.synthetic import synthetic
+from jurygcn.data.validate import Sizes, clean, normalize_rows, sizes
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Sizes",
+    "Split",
+    "as_data",
+    "cache_folder",
+    "clean",
+    "find_dataset",
+    "labelled",
+    "load_dataset",
+    "normalize_rows",
+    "paper_split",
+    "per_class_labels",
+    "public_split",
+    "random_labels",
+    "sizes",
+    "synthetic",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
@@ -38,7 +37,7 @@ def ggn_product(objective: Objective, theta: Tensor, block: Tensor) -> Tensor:
     def outputs(t: Tensor) -> Tensor:
         return objective.outputs(t, rows, graph)
 
-    z, pull = vjp(outputs, theta)
+    z, pull = vjp(outputs, theta)[:2]
     root = objective.loss.root(z.detach())
 
     def product(v: Tensor) -> Tensor:

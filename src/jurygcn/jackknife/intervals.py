@@ -21,7 +21,8 @@ def loo_errors(targets: Tensor, predictions: Tensor) -> Tensor:
     Implements: Eq. (6).
     Shapes: (n, C), (n, C) -> (n,).
     """
-    return torch.linalg.vector_norm(targets - predictions, dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(targets - predictions, dim=-1)
+    return norms
 
 
 def exact_rank(alpha: float, count: int) -> int:
@@ -98,37 +99,28 @@ def paper_interval(
     return lower.quantile(counts), -upper.quantile(counts)
 
 
-def jackknife_interval(
-    prediction: Tensor, errors: Tensor, *, alpha: float, excluded: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def upper_error(errors: Tensor, *, alpha: float) -> Tensor:
+    r"""The exact upper quantile :math:`Q^+_{n,\alpha}\{R_i\}`, infinite with too few errors: (n,) -> ()."""
+    tail = LowerTail(alpha, len(errors), exact=True)
+    tail.add(-errors[:, None])
+    return -tail.quantile(torch.tensor([len(errors)], device=errors.device))[0]
+
+
+def jackknife_interval(prediction: Tensor, errors: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
     r"""The plain jackknife :math:`f(u) \pm Q^+_{1-\alpha}\{R_i\}` with exact rank.
 
     Deviates from the paper: the residuals are the training nodes' own (erratum E5).
 
-    Shapes: prediction (m,), errors (n,), excluded (n, m) -> (m,), (m,).
+    Shapes: prediction (m,), errors (n,) -> (m,), (m,).
     """
-    half = _upper_error(errors, len(prediction), alpha=alpha, excluded=excluded)
+    half = upper_error(errors, alpha=alpha)
     return prediction - half, prediction + half
 
 
-def minmax_interval(
-    predictions: Tensor, errors: Tensor, *, alpha: float, excluded: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def minmax_interval(predictions: Tensor, errors: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
     r"""Jackknife-minmax :math:`[\min_i f_{-i}(u) - Q^+\{R_i\},\ \max_i f_{-i}(u) + Q^+\{R_i\}]`, exact rank.
 
-    Shapes: predictions (n, m), errors (n,), excluded (n, m) -> (m,), (m,).
+    Shapes: predictions (n, m), errors (n,) -> (m,), (m,).
     """
-    hidden = torch.zeros_like(predictions, dtype=torch.bool) if excluded is None else excluded
-    half = _upper_error(errors, predictions.shape[1], alpha=alpha, excluded=excluded)
-    low = predictions.masked_fill(hidden, torch.inf).amin(dim=0)
-    high = predictions.masked_fill(hidden, -torch.inf).amax(dim=0)
-    return low - half, high + half
-
-
-def _upper_error(errors: Tensor, m: int, *, alpha: float, excluded: Tensor | None) -> Tensor:
-    """The exact upper quantile of the errors of the jurors that speak for each of m nodes."""
-    values = (-errors)[:, None].expand(-1, m)
-    hidden = torch.zeros_like(values, dtype=torch.bool) if excluded is None else excluded
-    tail = LowerTail(alpha, len(errors), exact=True)
-    tail.add(values.masked_fill(hidden, torch.inf))
-    return -tail.quantile((~hidden).sum(dim=0))
+    half = upper_error(errors, alpha=alpha)
+    return predictions.amin(dim=0) - half, predictions.amax(dim=0) + half

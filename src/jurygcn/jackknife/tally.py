@@ -8,25 +8,29 @@ import torch
 from torch import Tensor
 
 from jurygcn.errors import SettingError
-from jurygcn.jackknife.intervals import LowerTail
+from jurygcn.jackknife.intervals import LowerTail, upper_error
+
+INTERVALS = ("jackknife+", "jackknife", "minmax")
 
 
 def lac_scores(probabilities: Tensor) -> Tensor:
-    r"""Least-ambiguous-classifier score :math:`s = 1 - \pi_y`, (..., C)."""
-    return 1.0 - probabilities
+    r"""Least-ambiguous-classifier score :math:`s = 1 - \pi_y`, (..., C); the 1 is dropped: same order, no rounding."""
+    return -probabilities
 
 
 def aps_scores(probabilities: Tensor) -> Tensor:
-    r"""Adaptive-prediction-set score: the mass of all classes at least as probable, y included, (..., C).
+    r"""Adaptive-prediction-set score: the mass of all classes at least as probable as y, y included, (..., C).
 
-    Deterministic (the conservative form): ties count in full.
+    Deterministic (the conservative form): ties count in full. Computed as minus the mass of the less probable
+    classes, which differs by the constant 1 and is exactly 0 for the least probable class.
     """
-    ordered, order = probabilities.sort(dim=-1, descending=True)
-    mass = ordered.cumsum(dim=-1)
-    for c in range(mass.shape[-1] - 2, -1, -1):  # equal probabilities share the mass of the last of them
-        tied = ordered[..., c] == ordered[..., c + 1]
-        mass[..., c] = torch.where(tied, mass[..., c + 1], mass[..., c])
-    return torch.empty_like(mass).scatter_(-1, order, mass)
+    ordered, order = probabilities.sort(dim=-1)
+    below = ordered.cumsum(dim=-1) - ordered
+    below[..., 0] = 0.0
+    for c in range(1, below.shape[-1]):  # equal probabilities have the same classes below them
+        tied = ordered[..., c] == ordered[..., c - 1]
+        below[..., c] = torch.where(tied, below[..., c - 1], below[..., c])
+    return torch.empty_like(below).scatter_(-1, order, -below)
 
 
 SCORES = {"lac": lac_scores, "aps": aps_scores}
@@ -48,22 +52,55 @@ class Own:
 
 
 class Interval:
-    """The paper's interval (Eqs. 7-8), or jackknife+ on a scalar output, one batch of jurors at a time."""
+    """Intervals of K quantities per node, one batch of jurors at a time, without keeping the batches.
 
-    def __init__(self, alpha: float, num_jurors: int, *, exact: bool) -> None:
-        self.below, self.above = (LowerTail(alpha, num_jurors, exact=exact) for _ in range(2))
+    For classification K = 1 and the quantity is the output norm (the paper's Eq. 7); for regression the quantities
+    are the outputs, with ``method`` "jackknife+", "jackknife" or "minmax".
 
-    def add(self, sizes: Tensor, errors: Tensor, own: Own) -> None:
-        """Take in ‖f₋ᵢ(u)‖ (b, m) and errᵢ (b,); a juror says nothing about itself (erratum E4)."""
-        lower, upper = sizes - errors[:, None], -sizes - errors[:, None]
-        lower[own.juror, own.node] = torch.inf
-        upper[own.juror, own.node] = torch.inf
-        self.below.add(lower)
-        self.above.add(upper)
+    Shapes: predictions (b, m, K), errors (b, K) -> lower (m, K), upper (m, K).
+    """
 
-    def bounds(self, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper end for each node, (m,), (m,). Implements: Eq. (7)."""
-        return self.below.quantile(counts), -self.above.quantile(counts)
+    def __init__(self, method: str, alpha: float, num_jurors: int, *, exact: bool) -> None:
+        if method not in INTERVALS:
+            raise SettingError(f"Unknown interval {method!r}: choose one of {', '.join(INTERVALS)}.")
+        self.method, self.alpha = method, alpha
+        self.errors: list[Tensor] = []
+        self.low, self.high = (LowerTail(alpha, num_jurors, exact=exact) for _ in range(2))
+        if method == "minmax":
+            self.low.keep = self.high.keep = 1
+
+    def add(self, predictions: Tensor, errors: Tensor, own: Own) -> None:
+        """Take in one batch; a juror says nothing about its own node (erratum E4)."""
+        self.errors.append(errors)
+        if self.method == "jackknife":
+            return
+        reach = errors[:, None, :] if self.method == "jackknife+" else 0.0
+        for tail, values in ((self.low, predictions - reach), (self.high, -predictions - reach)):
+            values[own.juror, own.node] = torch.inf
+            tail.add(values.flatten(1))
+
+    def bounds(self, prediction: Tensor, speakers: Tensor, own: Own) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends; ``own`` says which juror is which asked node. Implements: Eq. (7).
+
+        Shapes: prediction (m, K) the full model's, speakers (m,) -> (m, K), (m, K).
+        """
+        K = prediction.shape[1]
+        if self.method == "jackknife+":
+            counts = speakers.repeat_interleave(K)
+            return self.low.quantile(counts).view(-1, K), -self.high.quantile(counts).view(-1, K)
+        half = torch.stack([self._half(error, len(prediction), own) for error in torch.cat(self.errors).T], dim=1)
+        if self.method == "jackknife":
+            return prediction - half, prediction + half
+        assert self.low.smallest is not None
+        assert self.high.smallest is not None
+        return self.low.smallest.view(-1, K) - half, -self.high.smallest.view(-1, K) + half
+
+    def _half(self, errors: Tensor, m: int, own: Own) -> Tensor:
+        half = upper_error(errors, alpha=self.alpha).repeat(m)
+        for juror, node in zip(own.juror.tolist(), own.node.tolist()):
+            others = torch.cat([errors[:juror], errors[juror + 1 :]])
+            half[node] = upper_error(others, alpha=self.alpha)
+        return half
 
 
 class LabelCounts:

@@ -1,1 +1,44 @@
-"""."""
+"""Linear algebra on torch tensors: symmetric operators, solvers of A X = B. Knows no graphs and no models."""
+
+from .cg import CG
+from .choose import SOLVERS, Choice, choose
+from .direct import Direct
+from .dual import Dual, PreparedDual
+from .minres import MINRES
+from .neumann import Neumann
+from .operator import (
+    DenseFactor,
+    DenseOperator,
+    Factor,
+    FiniteSumOperator,
+    LowRank,
+    LowRankOperator,
+    Operator,
+)
+from .shift import shift
+from .solution import Prepared, Solution, Solver
+from .spectrum import extreme_eigenvalues
+
+__all__ = [
+    "CG",
+    "MINRES",
+    "SOLVERS",
+    "Choice",
+    "DenseFactor",
+    "DenseOperator",
+    "Direct",
+    "Dual",
+    "Factor",
+    "FiniteSumOperator",
+    "LowRank",
+    "LowRankOperator",
+    "Neumann",
+    "Operator",
+    "Prepared",
+    "PreparedDual",
+    "Solution",
+    "Solver",
+    "choose",
+    "extreme_eigenvalues",
+    "shift",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,7 @@ class GCN(nn.Module):
             raise ModelError(f"dropout must be in [0, 1), got {dropout}.")
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
         self.weights = nn.ParameterList(
-            [nn.Parameter(torch.empty(fan_in, fan_out)) for fan_in, fan_out in zip(widths, widths[1:])]
+            [nn.Parameter(torch.empty(fan_in, fan_out)) for fan_in, fan_out in pairwise(widths)]
         )
         self.dropout = dropout
         self.activation = activation

@@ -26,7 +26,11 @@ def local_graph(data: Data, nodes: Tensor, hops: int) -> tuple[Data, Tensor]:
     One hop more than messages travel, so that every node whose message counts keeps its full degree.
     """
     kept, edge_index, positions, edge_mask = k_hop_subgraph(
-        nodes.to(data.edge_index.device), hops + 1, data.edge_index, relabel_nodes=True, num_nodes=data.num_nodes
+        nodes.to(data.edge_index.device),
+        hops + 1,
+        data.edge_index,
+        relabel_nodes=True,
+        num_nodes=data.num_nodes,
     )
     graph = Data(x=data.x[kept], edge_index=edge_index, num_nodes=len(kept))
     for key in ("edge_weight", "edge_attr"):

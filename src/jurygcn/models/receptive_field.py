@@ -124,7 +124,8 @@ class Propagation:
         if remembered is None or remembered[0] != stamp:
             remembered = (stamp, Propagation._compute(data))
             _propagations[data.edge_index] = remembered
-        return remembered[1]
+        propagation: Propagation = remembered[1]
+        return propagation
 
     @staticmethod
     def _compute(data: Data) -> Propagation:

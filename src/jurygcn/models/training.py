@@ -65,7 +65,10 @@ def train(
     validation: list[float] = []
     best_epoch, best_state = epochs, None
     started = time.perf_counter()
-    with torch.random.fork_rng(devices=_cuda_devices(model)), Progress(disable=not progress, transient=True) as bar:
+    with (
+        torch.random.fork_rng(devices=_cuda_devices(model)),
+        Progress(disable=not progress, transient=True) as bar,
+    ):
         torch.manual_seed(seed)
         if not warm_start:
             reset(model)
@@ -76,7 +79,7 @@ def train(
         for epoch in range(1, epochs + 1):
             optimizer.zero_grad()
             value = (objective.node_losses(outputs(), targets) * weights.to(targets.device)).mean()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             optimizer.step()
             losses.append(float(value.detach()))
             bar.advance(task)
@@ -95,9 +98,8 @@ def train(
 
 def reset(model: nn.Module) -> None:
     """Draw all parameters anew through the modules' own ``reset_parameters``."""
-    root = getattr(model, "reset_parameters", None)
-    modules = [model] if callable(root) else list(model.modules())
-    resets = [module.reset_parameters for module in modules if callable(getattr(module, "reset_parameters", None))]
+    modules = [model] if hasattr(model, "reset_parameters") else list(model.modules())
+    resets: list[Callable[[], None]] = [m.reset_parameters for m in modules if hasattr(m, "reset_parameters")]  # type: ignore[misc]
     if not resets:
         raise ModelError(
             "Training starts from a fresh draw of the parameters, but neither the model nor its modules have a "
@@ -148,9 +150,7 @@ def _cuda_devices(model: nn.Module) -> list[int]:
     return sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
 
 
-def _check(
-    *, epochs: int, lr: float, train_nodes: Tensor, val_nodes: Tensor | None, patience: int | None
-) -> None:
+def _check(*, epochs: int, lr: float, train_nodes: Tensor, val_nodes: Tensor | None, patience: int | None) -> None:
     if len(train_nodes) == 0:
         raise SettingError("Training needs at least one labelled node, got none: pass train_nodes.")
     if epochs < 1:

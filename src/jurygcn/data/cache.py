@@ -1,0 +1,79 @@
+"""The cache folder: pickle-free npz files, written whole, filled by one process at a time."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_dir
+from torch_geometric.data import Data
+
+from jurygcn.data.npz import read_npz, write_npz
+from jurygcn.data.validate import Sizes, clean, sizes
+from jurygcn.errors import DataError, DataNotice
+
+ENVIRONMENT = "JURYGCN_DATA"
+LOCK_SECONDS = 900.0
+
+
+def cache_folder(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder for data: `root` if given, else $JURYGCN_DATA, else the platform's cache folder."""
+    chosen = root if root is not None else os.environ.get(ENVIRONMENT) or user_cache_dir("jurygcn")
+    return Path(chosen).expanduser().absolute()
+
+
+def read_cached(path: Path, expected: Sizes | None = None) -> Data | None:
+    """The graph in a cache file; None if there is no file, or (with a notice) if it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        data = clean(read_npz(path), quiet=True)
+        if expected is not None and sizes(data) != expected:
+            raise DataError(f"expected sizes {tuple(expected)}, got {tuple(sizes(data))}")
+    except DataError as error:
+        warnings.warn(f"{path} is damaged and will be made again ({error})", DataNotice, stacklevel=3)
+        return None
+    return data
+
+
+def store(path: Path, data: Data) -> None:
+    """Write a clean graph to the cache; a folder that cannot be written only costs a notice."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_npz(path, data)
+    except OSError as error:
+        _announce_unwritable(path.parent, error)
+
+
+@contextmanager
+def exclusive(folder: Path, purpose: str) -> Iterator[None]:
+    """Let one process at a time work for this purpose in the folder; the others wait."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(str(folder / f".{purpose}.lock"))
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        raise DataError(
+            f"expected another process to finish with {folder} within {LOCK_SECONDS:.0f} s, it still "
+            f"holds the lock; end that process, or choose another folder with {ENVIRONMENT}"
+        ) from None
+    except OSError as error:
+        _announce_unwritable(folder, error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _announce_unwritable(folder: Path, error: OSError) -> None:
+    warnings.warn(
+        f"nothing is cached, because {folder} cannot be written ({error}); choose a folder with {ENVIRONMENT}",
+        DataNotice,
+        stacklevel=4,
+    )

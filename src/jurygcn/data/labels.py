@@ -1,0 +1,130 @@
+"""What a label may be, decided in one place.
+
+* Integers 0..C-1 are classes and -1 marks a node without label; `y` comes out as int64.
+* Floats that are all whole numbers are classes too (a table with gaps turns integers into floats);
+  NaN marks a node without label.
+* Floats with a fractional part are regression targets: `y` comes out as float32, `num_classes` as 0 and
+  NaN marks a node without target. If most of them are whole numbers it is taken for a mistake and refused;
+  an explicit `num_classes = 0` says that regression is meant.
+* Text (in nodes.csv or a NetworkX graph) is class names, numbered in sorted order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jurygcn.errors import DataError
+
+UNLABELLED = -1
+
+
+def labelled(data: Any) -> Tensor:
+    """Which nodes have a label (or a regression target).
+
+    Shapes:
+        returns: (N,) bool.
+    """
+    y: Tensor = data.y
+    return ~torch.isnan(y) if y.is_floating_point() else y >= 0
+
+
+def check_labels(y: Any, num_nodes: int, num_classes: int | None) -> tuple[Tensor, int]:
+    """Return (labels in the library's form, number of classes); raise DataError for anything else."""
+    if y is None:
+        return torch.full((num_nodes,), UNLABELLED, dtype=torch.long), num_classes or 0
+    if not isinstance(y, Tensor):
+        raise DataError(f"expected labels `y` as a tensor of integers, got {type(y).__name__}; use torch.tensor")
+    y = y.detach().cpu()
+    if y.dim() == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (num_nodes,):
+        raise DataError(
+            f"expected one label per node, shape ({num_nodes},), got shape {tuple(y.shape)}; "
+            "give class numbers, not one-hot rows"
+        )
+    if y.is_complex():
+        raise DataError("expected integer labels, got complex numbers; give class numbers 0..C-1")
+    if y.is_floating_point():
+        return _float_labels(y.double(), num_classes)
+    y = y.long()
+    if num_classes == 0 and bool((y >= 0).any()):
+        return y.float(), 0
+    return y, _count_classes(y, num_classes)
+
+
+def _float_labels(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
+    if bool(torch.isinf(y).any()):
+        node = int(torch.isinf(y).nonzero()[0])
+        raise DataError(f"expected finite labels, got {y[node].item()} at node {node}; use NaN for 'no label'")
+    known = ~torch.isnan(y)
+    whole = known & (y == y.round())
+    if num_classes == 0:
+        return y.float(), 0
+    if bool((whole == known).all()):
+        classes = torch.where(known, y, torch.full_like(y, UNLABELLED)).long()
+        return classes, _count_classes(classes, num_classes)
+    if num_classes is not None or 2 * int(whole.sum()) > int(known.sum()):
+        node = int((known & ~whole).nonzero()[0])
+        raise DataError(
+            f"expected integer labels, got {y[node].item():g} at node {node}; "
+            "correct it, or set num_classes = 0 if these are regression targets"
+        )
+    return y.float(), 0
+
+
+def _count_classes(y: Tensor, num_classes: int | None) -> int:
+    lowest, highest = int(y.min()), int(y.max())
+    if lowest < UNLABELLED:
+        raise DataError(
+            f"expected labels 0..C-1, or {UNLABELLED} for no label, got {lowest} at node {int(y.argmin())}; "
+            "renumber the classes"
+        )
+    if num_classes is None:
+        count = int((y >= 0).sum())
+        if highest > max(count, 1):
+            raise DataError(
+                f"expected classes numbered 0..C-1, got label {highest} among {count} labelled nodes; "
+                "renumber the classes without gaps"
+            )
+        return highest + 1
+    if highest >= num_classes:
+        raise DataError(f"expected labels below num_classes = {num_classes}, got {highest}; correct one of the two")
+    return num_classes
+
+
+def read_classes(texts: Sequence[str], *, where: str) -> tuple[Tensor, list[str] | None]:
+    """Turn written labels into class numbers; empty text is 'no label'.
+
+    Returns the labels and, when they are names, the list of names in the order of their numbers.
+    `where` begins the error message, such as "nodes.csv, column 'label'".
+    """
+    present = [text for text in texts if text]
+    numbers = {text: _as_number(text) for text in set(present)}
+    if any(value is None for value in numbers.values()):
+        if any(value is not None for value in numbers.values()):
+            word = next(text for text in present if numbers[text] is None)
+            raise DataError(
+                f"{where}: expected integer labels, got {word!r} among numbers; "
+                "write all labels as integers, or all as names"
+            )
+        names = sorted(numbers)
+        index = {name: position for position, name in enumerate(names)}
+        return torch.tensor([index[text] if text else UNLABELLED for text in texts], dtype=torch.long), names
+    fraction = next((text for text in present if not float(text).is_integer()), None)
+    if fraction is not None:
+        raise DataError(
+            f"{where}: expected integer labels, got {fraction}; "
+            "round it, or name the column 'target' if it holds regression targets"
+        )
+    return torch.tensor([int(float(t)) if t else UNLABELLED for t in texts], dtype=torch.long), None
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,152 @@
+"""Graphs as plain npz files, without pickles: read the user's, and write the cache's.
+
+Arrays: `edge_index` (2, E) integers; `x` (N, F), or its CSR parts `x_data`, `x_indices`, `x_indptr`,
+`x_shape`; optional `y` (N,), `edge_weight` (E,), `num_classes`, `class_names`, `node_names`, and a split as
+`train_mask`/`val_mask`/`test_mask` (N,), `train_masks`/... (splits, N), or `train_idx`/... (node numbers).
+Other arrays are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch_geometric.data import Data
+
+from jurygcn.data.validate import MASKS
+from jurygcn.errors import DataError
+
+_CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
+_SPARSE_BELOW = 0.25  # share of non-zeros under which CSR parts take less room than the dense matrix
+
+
+def read_npz(path: Path) -> Data:
+    """Read a graph from an npz file as it is; `clean` has yet to check it."""
+    arrays = read_arrays(path)
+    missing = [key for key in ("edge_index",) if key not in arrays]
+    if "x" not in arrays and not all(key in arrays for key in _CSR):
+        missing.append("x (or " + ", ".join(_CSR) + ")")
+    if missing:
+        raise DataError(
+            f"{path.name}: expected the arrays edge_index and x, got {sorted(arrays)}; add {' and '.join(missing)}"
+        )
+    x = _tensor(path, arrays, "x") if "x" in arrays else torch.from_numpy(_dense(path, arrays))
+    data = Data(x=x, edge_index=_tensor(path, arrays, "edge_index"), name=path.stem)
+    for key in ("y", "edge_weight"):
+        if key in arrays:
+            data[key] = _tensor(path, arrays, key)
+    if "num_classes" in arrays:
+        data.num_classes = arrays["num_classes"].item() if arrays["num_classes"].size == 1 else -1
+    for key in ("class_names", "node_names"):
+        if key in arrays:
+            data[key] = [str(name) for name in arrays[key].tolist()]
+    for mask in MASKS:
+        found = _mask(path, arrays, mask.removesuffix("_mask"), x.shape[0] if x.dim() else 0)
+        if found is not None:
+            data[mask] = torch.from_numpy(found)
+    return data
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an npz file, read without pickles and checked against the file's own checksums."""
+    try:
+        with zipfile.ZipFile(path):  # numpy would also take a single array or a pickle
+            pass
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise DataError(f"expected a file at {path}, got nothing there; check the path") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
+            f"read ({error}); write it again with numpy.savez"
+        ) from error
+
+
+def write_npz(path: Path, data: Data) -> None:
+    """Write a clean graph so that a reader sees the whole file or none of it."""
+    arrays: dict[str, NDArray[Any]] = {"num_classes": np.array(data.num_classes)}
+    arrays["edge_index"] = data.edge_index.numpy().astype(np.int32 if data.num_nodes < 2**31 else np.int64)
+    arrays["y"] = data.y.numpy()
+    x = data.x.numpy()
+    if np.count_nonzero(x) < _SPARSE_BELOW * x.size:
+        rows = sparse.csr_matrix(x)
+        arrays.update(x_data=rows.data, x_indices=rows.indices, x_indptr=rows.indptr)
+        arrays["x_shape"] = np.array(x.shape, dtype=np.int64)
+    else:
+        arrays["x"] = x
+    if "edge_weight" in data:
+        arrays["edge_weight"] = data.edge_weight.numpy()
+    for mask in MASKS:
+        if mask in data:
+            many = data[mask].dim() == 2
+            arrays[mask + "s" if many else mask] = data[mask].numpy().T if many else data[mask].numpy()
+    for key in ("class_names", "node_names"):
+        if key in data:
+            arrays[key] = np.array(data[key], dtype=np.str_)
+    _replace_atomically(path, arrays)
+
+
+def _replace_atomically(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp makes it private, but a cache may be shared
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _tensor(path: Path, arrays: Mapping[str, NDArray[Any]], key: str) -> torch.Tensor:
+    array = arrays[key]
+    if array.dtype.kind not in "biuf":
+        what = "integer labels" if key == "y" else f"numbers in {key}"
+        raise DataError(f"{path.name}: expected {what}, got dtype {array.dtype}; convert the array to numbers")
+    if array.dtype.kind == "u" or array.dtype.byteorder == ">":  # torch knows neither
+        array = array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _dense(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    values, indices, indptr, shape = (arrays[key] for key in _CSR)
+    try:
+        rows = sparse.csr_matrix((values, indices, indptr), shape=tuple(int(n) for n in shape))
+        rows.check_format(full_check=True)
+        dense: NDArray[np.float32] = rows.toarray().astype(np.float32, copy=False)
+    except (ValueError, TypeError, IndexError) as error:
+        raise DataError(
+            f"{path.name}: expected x_data/x_indices/x_indptr/x_shape to form a CSR matrix, got parts "
+            f"that do not ({error}); write them from one scipy csr_matrix"
+        ) from error
+    return dense
+
+
+def _mask(path: Path, arrays: Mapping[str, NDArray[Any]], part: str, num_nodes: int) -> NDArray[np.bool_] | None:
+    if f"{part}_mask" in arrays:
+        return arrays[f"{part}_mask"].astype(bool)
+    if f"{part}_masks" in arrays:
+        return np.ascontiguousarray(np.atleast_2d(arrays[f"{part}_masks"]).astype(bool).T)
+    if f"{part}_idx" not in arrays:
+        return None
+    nodes = arrays[f"{part}_idx"]
+    if nodes.dtype.kind not in "iu" or (nodes.size and (nodes.min() < 0 or nodes.max() >= num_nodes)):
+        raise DataError(
+            f"{path.name}: expected {part}_idx to hold node ids 0..{num_nodes - 1}, got others; number nodes from 0"
+        )
+    mask = np.zeros(num_nodes, dtype=bool)
+    mask[nodes] = True
+    return mask

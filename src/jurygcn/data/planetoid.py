@@ -1,0 +1,164 @@
+"""The Planetoid files `ind.NAME.*`: Python-2 pickles, read with an allow-list and nothing else.
+
+Eight files per graph: features `x`, `tx`, `allx` and one-hot labels `y`, `ty`, `ally` of the training,
+test and all-but-test nodes, the adjacency lists `graph`, and `test.index`, the node numbers of the test rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch_geometric.data import Data
+
+from jurygcn.errors import DataError, DataNotice
+
+PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+VALIDATION_NODES = 500  # the public split validates on the 500 nodes after the training nodes
+
+
+class _CsrParts:
+    """Stands in for scipy's csr_matrix while unpickling: a bag of attributes, checked afterwards."""
+
+
+def _empty_array(subtype: object, shape: object, typecode: object) -> NDArray[Any]:
+    del subtype, shape, typecode  # the state that follows in the file sets shape and type
+    return np.empty(0, dtype=np.int8)
+
+
+def _plain_dtype(code: str, *flags: object) -> np.dtype[Any]:
+    del flags
+    dtype = np.dtype(code)
+    if dtype.kind not in "biufS":
+        raise pickle.UnpicklingError(f"an array of type {code!r}")
+    return dtype
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    del encoding
+    return text.encode("latin1")
+
+
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _plain_dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("scipy.sparse.csr", "csr_matrix"): _CsrParts,
+    ("scipy.sparse._csr", "csr_matrix"): _CsrParts,
+    ("collections", "defaultdict"): defaultdict,
+    ("__builtin__", "list"): list,
+    ("builtins", "list"): list,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _AllowListUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name}") from None
+
+
+def unpickle(content: bytes, *, file: str) -> Any:
+    """Read one Planetoid pickle; all but arrays, CSR matrices and dicts of lists raises DataError."""
+    try:
+        return _AllowListUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{file}: expected arrays, CSR matrices and adjacency lists, got {error}; "
+            "nothing of it was run: fetch the file anew from a source you trust"
+        ) from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(f"{file}: expected a Planetoid pickle, got a damaged file; fetch it anew") from error
+
+
+def file_name(name: str, part: str) -> str:
+    """The name of one of the eight files."""
+    return f"ind.{name}.{part}"
+
+
+def find_raw_folder(name: str, folder: Path) -> Path | None:
+    """The folder with all `ind.NAME.*` files, in the places where PyG leaves them under `folder`."""
+    named = [p for p in sorted(folder.iterdir()) if p.name.lower() == name] if folder.is_dir() else []
+    inside = folder / "Planetoid"
+    named += [p for p in sorted(inside.iterdir()) if p.name.lower() == name] if inside.is_dir() else []
+    for place in [*(p / "raw" for p in named), *named, folder / "raw", folder]:
+        missing = [part for part in PARTS if not (place / file_name(name, part)).is_file()]
+        if not missing:
+            return place
+        if len(missing) < len(PARTS):
+            files = ", ".join(file_name(name, part) for part in missing)
+            warnings.warn(f"{place} is passed over: it lacks {files}", DataNotice, stacklevel=4)
+    return None
+
+
+def read_raw_folder(name: str, folder: Path) -> dict[str, bytes]:
+    """The bytes of the eight files."""
+    return {part: (folder / file_name(name, part)).read_bytes() for part in PARTS}
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """A short name for the content of the eight files."""
+    total = hashlib.sha256()
+    for part in PARTS:
+        total.update(hashlib.sha256(files[part]).digest())
+    return total.hexdigest()[:12]
+
+
+def read_planetoid(name: str, files: Mapping[str, bytes]) -> Data:
+    """Put the eight files together, with the public split.
+
+    Citeseer's test nodes have gaps in their numbering: the 15 nodes in the gaps come without features and
+    label (often called isolated, though each has an edge or two). They are kept with zero features and
+    label -1, in no mask.
+    """
+    part = {key: unpickle(files[key], file=file_name(name, key)) for key in ("y", "tx", "ty", "allx", "ally", "graph")}
+    try:
+        test = np.array(files["test.index"].split(), dtype=np.int64)
+        known_x, test_x = _csr(part["allx"]), _csr(part["tx"])
+        num_known = known_x.shape[0]
+        rows = (num_known, test.size)
+        if rows != (part["ally"].shape[0], part["ty"].shape[0]) or test_x.shape[0] != test.size:
+            raise ValueError("features, labels and test.index differ in their numbers of rows")
+        num_nodes = max(num_known, int(test.max()) + 1)
+        x = np.zeros((num_nodes, known_x.shape[1]), dtype=np.float32)
+        one_hot = np.zeros((num_nodes, part["ally"].shape[1]), dtype=np.int64)
+        x[:num_known], x[test] = known_x.toarray(), test_x.toarray()
+        one_hot[:num_known], one_hot[test] = part["ally"], part["ty"]
+        edges = [(node, other) for node, others in part["graph"].items() for other in others]
+        edge_index = np.array(edges, dtype=np.int64).reshape(-1, 2).T.copy()
+        num_train = int(part["y"].shape[0])
+    except (AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
+        raise DataError(
+            f"expected the eight ind.{name}.* files to fit together, got parts that do not ({error}); "
+            "fetch all of them anew from one source"
+        ) from error
+    y = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
+    data = Data(x=torch.from_numpy(x), edge_index=torch.from_numpy(edge_index), y=torch.from_numpy(y), name=name)
+    data.num_classes = one_hot.shape[1]
+    nodes = torch.arange(num_nodes)
+    data.train_mask = nodes < num_train
+    data.val_mask = (nodes >= num_train) & (nodes < min(num_train + VALIDATION_NODES, num_known))
+    data.test_mask = torch.zeros(num_nodes, dtype=torch.bool)
+    data.test_mask[torch.from_numpy(test)] = True
+    return data
+
+
+def _csr(parts: _CsrParts) -> Any:
+    state = vars(parts)
+    shape = tuple(int(n) for n in state["_shape"])
+    matrix = sparse.csr_matrix((state["data"], state["indices"], state["indptr"]), shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix

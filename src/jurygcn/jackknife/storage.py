@@ -1,0 +1,76 @@
+"""A jury on disk: a folder with ``jurors.npz`` (arrays) and ``jury.json`` (settings); nothing is pickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.errors import DataError
+from jurygcn.files import replacing, write_text
+from jurygcn.jackknife.jurors import Jurors
+
+if TYPE_CHECKING:
+    from jurygcn.jackknife.jury import Jury
+
+FORMAT = 1
+
+
+def save_jury(jury: Jury, folder: Path) -> Path:
+    """Write the fitted jury; the json comes last, so a folder that has one is complete."""
+    jurors = jury.jurors
+    arrays = {"steps": jurors.steps.numpy(), "train_nodes": jury.train_nodes.numpy()}
+    if jurors.leverage is not None:
+        arrays["leverage"] = jurors.leverage.numpy()
+    with replacing(folder / "jurors.npz") as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+    decay = jury.objective.weight_decay
+    settings = {
+        "loss": jury.objective.loss.name,
+        "weight_decay": dict(decay) if isinstance(decay, Mapping) else decay,
+        "curvature": jury.curvature.name,
+        "leave_out": jury.leave_out,
+        "damping": jury.damping,
+        "as_printed": jury.as_printed,
+        "memory": jury.memory,
+    }
+    description = {
+        "format": FORMAT,
+        "parameters": fingerprint(jury.objective.theta),
+        "settings": settings,
+        "solve": {key: getattr(jurors, key) for key in ("leave_out", "solver", "reason", "residual", "iterations")},
+    }
+    write_text(folder / "jury.json", json.dumps(description, indent=2))
+    return folder
+
+
+def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **overrides: Any) -> Jury:
+    """Read a jury back and check that it belongs to this model."""
+    try:
+        description = json.loads((folder / "jury.json").read_text(encoding="utf-8"))
+        with np.load(folder / "jurors.npz", allow_pickle=False) as arrays:
+            steps, train_nodes = (torch.from_numpy(arrays[key]) for key in ("steps", "train_nodes"))
+            leverage = torch.from_numpy(arrays["leverage"]) if "leverage" in arrays else None
+        settings, solve = description["settings"], description["solve"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{folder} is not a complete saved jury ({type(error).__name__}): expected jury.json and jurors.npz as "
+            "written by jury.save()."
+        ) from error
+    jury = cls(model, data, train_nodes, **{**settings, **overrides})
+    if description["parameters"] != fingerprint(jury.objective.theta):
+        raise DataError(f"{folder} was saved for other model parameters: load the model it was made from.")
+    jury._jurors = Jurors(steps=steps, leverage=leverage, **solve)
+    return jury
+
+
+def fingerprint(theta: Tensor) -> str:
+    """A short name for exact parameter values."""
+    return hashlib.sha256(theta.double().cpu().numpy().tobytes()).hexdigest()[:16]

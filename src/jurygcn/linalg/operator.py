@@ -1,0 +1,182 @@
+"""Symmetric linear operators: what a solver may ask of one, and the dense and low-rank ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ..errors import SettingError
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """A symmetric P × P matrix A that can be applied to a block of vectors."""
+
+    @property
+    def size(self) -> int:
+        """P."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type of A and of every block it takes."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where A and its blocks live."""
+
+    @property
+    def definite(self) -> bool | None:
+        """True: known to be positive definite. None or False: not known, the solver has to check."""
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """A X. Shapes: (P, k) -> (P, k)."""
+
+    def to_dense(self) -> Tensor:
+        """A itself, (P, P); the caller does not write into it."""
+
+
+@runtime_checkable
+class FiniteSumOperator(Operator, Protocol):
+    """A = diagonal + (1/n) Σ_i A_i: a mean over n terms, which Algorithm 1 samples."""
+
+    @property
+    def num_terms(self) -> int:
+        """n."""
+
+    def subset(self, terms: Tensor) -> Operator:
+        """The same diagonal + the mean over these terms only. Shapes: terms (t,) of indices below n."""
+
+
+class Factor(Protocol):
+    """The rows U of a low-rank term Uᵀ U; may be structured and need never be dense."""
+
+    @property
+    def rows(self) -> int:
+        """k."""
+
+    def gram(self, inverse_diagonal: Tensor) -> Tensor:
+        """U diag(w) Uᵀ as a fresh tensor, which the caller may overwrite. Shapes: (P,) -> (k, k)."""
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """U X. Shapes: (P, b) -> (k, b)."""
+
+    def transpose_matmul(self, block: Tensor) -> Tensor:
+        """Uᵀ X. Shapes: (k, b) -> (P, b)."""
+
+
+@runtime_checkable
+class LowRankOperator(Operator, Protocol):
+    """A = diag(d) + Uᵀ U. Reading `factor` is cheap: the work is in its methods."""
+
+    @property
+    def diagonal(self) -> Tensor:
+        """d, (P,)."""
+
+    @property
+    def factor(self) -> Factor:
+        """U, k × P."""
+
+
+@dataclass(frozen=True, eq=False)
+class DenseOperator:
+    """A symmetric matrix that is held as such."""
+
+    matrix: Tensor
+    definite: bool | None = None
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.matrix.shape)
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise SettingError(f"expected a square matrix, got shape {shape}")
+        slack = math.sqrt(torch.finfo(self.dtype).eps) * float(self.matrix.abs().max()) if self.size else 0.0
+        if math.isfinite(slack) and not torch.allclose(
+            self.matrix, self.matrix.mT, rtol=0.0, atol=slack, equal_nan=True
+        ):
+            raise SettingError("expected a symmetric matrix: average it with its transpose first")
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.matrix.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type."""
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the matrix lives."""
+        return self.matrix.device
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """A X. Shapes: (P, k) -> (P, k)."""
+        return self.matrix @ block
+
+    def to_dense(self) -> Tensor:
+        """The matrix, (P, P)."""
+        return self.matrix
+
+
+@dataclass(frozen=True, eq=False)
+class DenseFactor:
+    """Rows U that are held as a k × P matrix."""
+
+    matrix: Tensor
+
+    @property
+    def rows(self) -> int:
+        """k."""
+        return self.matrix.shape[0]
+
+    def gram(self, inverse_diagonal: Tensor) -> Tensor:
+        """U diag(w) Uᵀ. Shapes: (P,) -> (k, k)."""
+        return (self.matrix * inverse_diagonal) @ self.matrix.mT
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """U X. Shapes: (P, b) -> (k, b)."""
+        return self.matrix @ block
+
+    def transpose_matmul(self, block: Tensor) -> Tensor:
+        """Uᵀ X. Shapes: (k, b) -> (P, b)."""
+        return self.matrix.mT @ block
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """A = diag(d) + Uᵀ U from its two parts. Shapes: diagonal (P,), factor k × P."""
+
+    diagonal: Tensor
+    factor: Factor
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.diagonal.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type."""
+        return self.diagonal.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parts live."""
+        return self.diagonal.device
+
+    @property
+    def definite(self) -> bool | None:
+        """True when every dᵢ > 0."""
+        return bool((self.diagonal > 0).all()) or None
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """d X + Uᵀ (U X). Shapes: (P, b) -> (P, b)."""
+        return self.diagonal[:, None] * block + self.factor.transpose_matmul(self.factor.matmul(block))
+
+    def to_dense(self) -> Tensor:
+        """A, (P, P), through P unit vectors."""
+        return self.matmul(torch.eye(self.size, dtype=self.dtype, device=self.device))

@@ -1,0 +1,125 @@
+"""What every solver is and returns, and the checks they share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import SettingError, SolverError
+from .operator import Operator
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """X with A X ≈ B.
+
+    Shapes: value (P, k).
+
+    Attributes:
+        value: the solution, always finite.
+        residual: max over columns of ‖A x − b‖ / ‖b‖, recomputed from the value with the operator itself.
+        iterations: block products with the operator; for the factorising solvers, solves with the factors.
+        solver: the name of the solver.
+        converged: whether the residual is within the solver's tolerance.
+    """
+
+    value: Tensor
+    residual: float
+    iterations: int
+    solver: str
+    converged: bool
+
+
+class Prepared(Protocol):
+    """An operator that a solver has checked, and factorised if that is how it works."""
+
+    def solve(self, block: Tensor) -> Solution:
+        """Solve A X = B. Shapes: (P, k) -> Solution with value (P, k)."""
+
+
+class Solver(Protocol):
+    """Settings of a method; preparing an operator is the expensive part, and is done once."""
+
+    @property
+    def name(self) -> str:
+        """The name in `SOLVERS`."""
+
+    def prepare(self, operator: Operator) -> Prepared:
+        """Check the operator, and factorise it if that is how the method works."""
+
+
+def require(condition: bool, setting: str, expected: str, got: object) -> None:
+    """Raise a SettingError unless the condition holds."""
+    if not condition:
+        raise SettingError(f"expected {setting} {expected}, got {got}")
+
+
+def unit_columns(operator: Operator, block: Tensor) -> tuple[Tensor, Tensor]:
+    """The right-hand sides with norm 1 (zero columns stay zero) and the norms, safe from over- and underflow.
+
+    Shapes: (P, k) -> (P, k) and (k,).
+
+    Raises:
+        SettingError: the block does not fit the operator.
+        SolverError: the block is not finite.
+    """
+    if block.ndim != 2 or block.shape[0] != operator.size:
+        raise SettingError(f"expected a block of shape ({operator.size}, k), got {tuple(block.shape)}")
+    if (block.dtype, block.device) != (operator.dtype, operator.device):
+        raise SettingError(
+            f"expected a block of {operator.dtype} on {operator.device}, like the operator, "
+            f"got {block.dtype} on {block.device}"
+        )
+    block = require_finite(block.detach(), "the right-hand sides")
+    peaks = block.abs().amax(0).masked_fill_((block == 0).all(0), 1.0)
+    lengths = torch.linalg.vector_norm(block / peaks, dim=0).clamp_min_(1.0)  # below 1 only if zero
+    return block / peaks / lengths, peaks * lengths
+
+
+def require_finite(tensor: Tensor, what: str) -> Tensor:
+    """The tensor itself, refused when it has a NaN or an infinity."""
+    if not bool(torch.isfinite(tensor).all()):
+        raise SolverError(
+            f"{what} must be finite, but hold NaN or infinity: check that the model's parameters and "
+            "outputs are finite (training may have diverged)"
+        )
+    return tensor
+
+
+def largest_norm(block: Tensor, *, order: int = 2) -> float:
+    """max ‖b‖ over the columns, 0 without columns. Shapes: (P, k)."""
+    return float(torch.linalg.vector_norm(block, order, dim=0).max()) if block.shape[1] else 0.0
+
+
+def solve_and_refine(
+    operator: Operator,
+    block: Tensor,
+    inverse: Callable[[Tensor], Tensor],
+    *,
+    solver: str,
+    tolerance: float,
+    condition: float,
+) -> Solution:
+    """Apply a factorised inverse, then x ← x + A⁻¹(b − A x) while rounding error is left and that helps."""
+    block, norms = unit_columns(operator, block)
+    value, solves = inverse(block), 1
+    defect = block - operator.matmul(value)
+    residual = largest_norm(defect)
+    while residual > 1e5 * torch.finfo(operator.dtype).eps and solves < 4:
+        candidate = value + inverse(defect)
+        solves += 1
+        defect = block - operator.matmul(candidate)
+        if not largest_norm(defect) < residual:
+            break
+        value, residual = candidate, largest_norm(defect)
+    if not (math.isfinite(residual) and residual <= tolerance):
+        raise SolverError(
+            f"{solver} reached a relative residual of {residual:.1e}, not {tolerance:.1e}: the operator is "
+            f"ill-conditioned (condition number about {condition:.1e}); add damping or weight decay"
+        )
+    return Solution(require_finite(value * norms, "the solution"), residual, solves, solver, True)

@@ -1,0 +1,125 @@
+"""The two factorising solvers: what they refuse, and the blocks that leaving one out needs."""
+
+import pytest
+import torch
+from linalg_cases import draw, indefinite, low_rank, positive, relative_error, singular, uneven
+
+from jurygcn.errors import SettingError, SolverError
+from jurygcn.linalg import DenseFactor, DenseOperator, Direct, Dual, LowRank, shift
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [singular(), low_rank(30, 5, decay=0.0), DenseOperator(torch.zeros(4, 4, dtype=torch.float64))],
+)
+def test_direct_refuses_a_singular_system(operator):
+    with pytest.raises(SolverError, match=r"condition number about .*add damping or weight decay"):
+        Direct().prepare(operator)
+    damped = shift(operator, 0.1)
+    block = draw(operator.size, 2)
+    solution = Direct().prepare(damped).solve(block)
+    assert relative_error(solution.value, torch.linalg.solve(damped.to_dense(), block)) < 1e-10
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e6, 1e10])
+def test_direct_estimates_the_condition_number(condition):
+    operator = positive(condition=condition)
+    true = float(torch.linalg.cond(operator.to_dense(), 1))
+    assert true / 3 < Direct().prepare(operator).condition < 1.1 * true
+
+
+def test_direct_refuses_a_residual_beyond_its_tolerance():
+    with pytest.raises(SolverError, match=r"relative residual of .*ill-conditioned"):
+        Direct(tolerance=1e-17).prepare(positive(condition=1e10)).solve(draw(40, 2))
+
+
+def test_refinement_removes_what_rounding_leaves():
+    operator = low_rank(80, 30, decay=1e-10)
+    block = operator.matmul(draw(80, 3, seed=1))  # in the range of the large eigenvalues, where Woodbury cancels
+    prepared = Dual().prepare(operator)
+    plain = prepared._apply_inverse(block)
+    before = float((operator.matmul(plain) - block).norm() / block.norm())
+    solution = prepared.solve(block)
+    assert solution.iterations > 1
+    assert solution.residual < 1e-10 < before
+
+
+def test_dual_refuses_a_residual_beyond_its_tolerance():
+    prepared = Dual().prepare(low_rank(decay=1e-12))
+    with pytest.raises(SolverError, match=r"relative residual of .*condition number about \d\.\de\+1[2-4]"):
+        prepared.solve(draw(60, 2, seed=1))
+
+
+@pytest.mark.parametrize("operator", [low_rank(), low_rank(20, 50), uneven()])
+def test_dual_bounds_the_condition_number(operator):
+    true = float(torch.linalg.cond(operator.to_dense()))
+    assert true <= Dual().prepare(operator).condition < 100 * true
+
+
+def test_dual_needs_the_low_rank_form():
+    with pytest.raises(SolverError, match=r"form diag \+ UᵀU"):
+        Dual().prepare(positive())
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1])
+def test_dual_needs_a_positive_diagonal(value):
+    operator = uneven()
+    operator.diagonal[7] = value
+    with pytest.raises(SolverError, match=r"weight decay, which must be positive .* damping"):
+        Dual().prepare(operator)
+    assert Dual().prepare(shift(operator, 0.5)).solve(draw(60, 1)).converged
+
+
+@pytest.mark.parametrize("decay", [1e-14, 1e-20])
+def test_dual_refuses_what_working_precision_cannot_hold(decay):
+    with pytest.raises(SolverError, match=r"singular to working precision .*add damping or weight decay"):
+        Dual().prepare(low_rank(20, 50, decay=decay))
+
+
+@pytest.mark.parametrize("operator", [low_rank(), low_rank(20, 60), uneven(), low_rank(decay=1e-6)])
+@pytest.mark.parametrize("block_size", [1, 3, 5])
+def test_leverage_blocks_equal_the_dense_ones(operator, block_size):
+    rows = operator.factor.rows
+    gram = operator.factor.gram(1 / operator.diagonal)
+    identity = torch.eye(rows, dtype=torch.float64)
+    dense = gram @ torch.linalg.inv(identity + gram)
+    expected = torch.stack([dense[i : i + block_size, i : i + block_size] for i in range(0, rows, block_size)])
+    prepared = Dual().prepare(operator)
+    blocks = prepared.leverage_blocks(block_size)
+    torch.testing.assert_close(blocks, expected, rtol=0, atol=1e-8)
+    torch.testing.assert_close(identity[:block_size, :block_size] - prepared.retention_blocks(block_size), blocks)
+    torch.testing.assert_close(prepared.capacitance_inverse(), torch.linalg.inv(identity + gram), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(prepared.cholesky @ prepared.cholesky.mT, identity + gram)
+
+
+@pytest.mark.parametrize("decay", [1.0, 1e-3, 1e-9])
+def test_retention_stays_positive_and_accurate_where_leverage_is_close_to_one(decay):
+    # orthogonal rows: K is diagonal, and 1 - leverage = d / (d + s²) exactly
+    sizes = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    basis, _ = torch.linalg.qr(draw(10, 4))
+    operator = LowRank(torch.full((10,), decay, dtype=torch.float64), DenseFactor((basis * sizes).mT.contiguous()))
+    retention = Dual().prepare(operator).retention_blocks(1)[:, 0, 0]
+    torch.testing.assert_close(retention, decay / (decay + sizes**2), rtol=1e-6, atol=0)
+
+
+def test_leverage_gives_the_inverse_without_one_term():
+    operator, block_size = low_rank(40, 12, decay=0.05), 3
+    prepared = Dual().prepare(operator)
+    term = operator.factor.matrix[3:6]
+    block = draw(40, 2, seed=2)
+    solved, spread = prepared.solve(block).value, prepared.solve(term.mT).value
+    middle = torch.eye(block_size, dtype=torch.float64) - prepared.leverage_blocks(block_size)[1]
+    updated = solved + spread @ torch.linalg.solve(middle, term @ solved)
+    assert relative_error(updated, torch.linalg.solve(operator.to_dense() - term.mT @ term, block)) < 1e-10
+
+
+def test_block_sizes_that_do_not_divide_the_rows_are_refused():
+    with pytest.raises(SettingError, match="block_size to divide 15 rows, got 4"):
+        Dual().prepare(low_rank()).leverage_blocks(4)
+
+
+def test_direct_solves_an_indefinite_system_that_claims_to_be_definite():
+    operator = DenseOperator(indefinite().matrix, definite=True)
+    block = draw(40, 2)
+    value = Direct().prepare(operator).solve(block).value
+    assert relative_error(value, torch.linalg.solve(operator.matrix, block)) < 1e-12

@@ -8,10 +8,8 @@ Everything above (data, models, losses) meets everything below (derivatives, cur
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,7 @@ from jurygcn.losses import Loss, loss_named
 from jurygcn.models.gcn import GCN
 from jurygcn.models.neighbourhood import local_graph, num_hops
 from jurygcn.models.receptive_field import ReceptiveField
-from jurygcn.models.training import parameter_groups
+from jurygcn.models.training import graph_arguments, parameter_groups
 
 Forward = Callable[[nn.Module, Data], Tensor]
 
@@ -269,15 +267,6 @@ class _Caller(nn.Module):
 
 def _prefixed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"model.{name}": value for name, value in parameters.items()}
-
-
-def graph_arguments(model: nn.Module, data: Data) -> tuple[Any, ...]:
-    """The positional arguments of ``model(x, edge_index[, edge_weight or edge_attr])`` for ``data``."""
-    arguments = [data.x, data.edge_index]
-    third = list(inspect.signature(model.forward).parameters)[2:3]
-    if third and third[0] in ("edge_weight", "edge_attr") and getattr(data, third[0], None) is not None:
-        arguments.append(getattr(data, third[0]))
-    return tuple(arguments)
 
 
 def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tensor:

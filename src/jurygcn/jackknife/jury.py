@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,9 +16,12 @@ from torch_geometric.data import Data
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
 from jurygcn.jackknife.diffusion import Diffusion
+from jurygcn.jackknife.explain import influence_on
 from jurygcn.jackknife.intervals import check_alpha, loo_errors
 from jurygcn.jackknife.jurors import LEAVE_OUT, Jurors, LeaveOneOut
+from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.jackknife.storage import load_jury, save_jury
 from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_named
 from jurygcn.jackknife.verdict import Verdict
@@ -38,11 +42,12 @@ class Jury:
             parameter name.
         curvature: "ggn" (default), "hessian" or "printed".
         solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with settings.
-        leave_out: "newton" (default), "influence" (the paper).
+        leave_out: "newton" (default), "influence" (the paper), or "retrain" (brute force, as ``retraining`` says).
         damping: added to the curvature's diagonal; zero unless you ask.
         as_printed: the paper's formulas as printed (errata E1, E2, E3); implies influence jurors and Theorem 1.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
         memory: how much the ballots of one batch of jurors may take.
+        retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Jury:
         as_printed: bool = False,
         forward: Forward | None = None,
         memory: str = "1GB",
+        retraining: Retraining | None = None,
     ) -> None:
         if leave_out not in LEAVE_OUT:
             raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
@@ -67,6 +73,7 @@ class Jury:
         self.data, self.train_nodes = data, self.objective.train_nodes
         self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
         self.leave_out = "influence" if as_printed else leave_out
+        self.retraining = retraining or Retraining()
         self._curvature_kind = "printed" if as_printed else curvature
         self._jurors: Jurors | None = None
 
@@ -76,6 +83,9 @@ class Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
         if self.leave_out == "newton":
             self._jurors = self._leave_one_out.newton_jurors()
+        elif self.leave_out == "retrain":
+            steps = retrained_parameters(self.objective, self.retraining) - self.objective.theta
+            self._jurors = Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         else:
             self._jurors = self._leave_one_out.influence_jurors(as_printed=self.as_printed)
         return self
@@ -210,6 +220,18 @@ class Jury:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
         stream = Ballots(self.objective, self.jurors.steps, self._asked(nodes), memory=self.memory)
         return torch.cat([votes for _, votes in stream])
+
+    def influence_on(self, node: int) -> pd.DataFrame:
+        """The training nodes that drive the prediction of ``node``, most influential first, signed."""
+        return influence_on(self, node)
+
+    def health(self) -> Health:
+        """Is the model converged, the curvature well conditioned, the solve accurate? With advice in words."""
+        return health_of(self)
+
+    def fidelity(self, k: int = 20, *, retraining: Retraining | None = None, seed: int = 0) -> Fidelity:
+        """Retrain ``k`` jurors and report how well the estimated ones agree with them."""
+        return fidelity_of(self, k, retraining or self.retraining, seed)
 
     # --- keeping a jury --------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from rich.progress import Progress
@@ -40,6 +42,7 @@ def train(
     node_weights: Tensor | None = None,
     val_nodes: Tensor | None = None,
     patience: int | None = None,
+    forward: Callable[[nn.Module, Data], Tensor] | None = None,
     warm_start: bool = False,
     seed: int = 0,
     progress: bool = False,
@@ -51,7 +54,8 @@ def train(
     parameter name. The model is re-initialised from ``seed`` first, so the same call gives the same
     model; ``warm_start=True`` goes on from the current parameters. With ``val_nodes`` and ``patience``
     training stops once the validation loss has not improved for that many epochs, and the best
-    parameters are kept. The model is left in eval mode. Global random state is not touched.
+    parameters are kept. ``forward(model, data)`` gives the logits of models that are not called as
+    ``model(x, edge_index)``. The model is left in eval mode. Global random state is not touched.
 
     Implements: Eq. (2)
     """
@@ -73,9 +77,9 @@ def train(
         if not warm_start:
             reset(model)
         optimizer = torch.optim.Adam(parameter_groups(model, weight_decay), lr=lr)
-        outputs = _outputs_at(model, data, train_nodes)
         task = bar.add_task("training", total=epochs)
         model.train()
+        outputs = _outputs_at(model, data, train_nodes, forward)
         for epoch in range(1, epochs + 1):
             optimizer.zero_grad()
             value = (objective.node_losses(outputs(), targets) * weights.to(targets.device)).mean()
@@ -85,7 +89,7 @@ def train(
             bar.advance(task)
             if val_nodes is None or patience is None:
                 continue
-            validation.append(_validation_loss(model, data, val_nodes, objective))
+            validation.append(_validation_loss(model, data, val_nodes, objective, forward))
             if validation[-1] <= min(validation):
                 best_epoch, best_state = epoch, _snapshot(model)
             elif epoch - best_epoch >= patience:
@@ -123,21 +127,39 @@ def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]
     return [{"params": [p], "weight_decay": float(weight_decay.get(name, 0.0))} for name, p in named]
 
 
-def _outputs_at(model: nn.Module, data: Data, nodes: Tensor) -> Callable[[], Tensor]:
+def _outputs_at(
+    model: nn.Module, data: Data, nodes: Tensor, forward: Callable[[nn.Module, Data], Tensor] | None
+) -> Callable[[], Tensor]:
     """Logits of ``nodes``: on their receptive field for a plain GCN, through the whole graph otherwise."""
-    if type(model) is GCN and model.dropout == 0.0:
+    if forward is not None:
+        return lambda: forward(model, data)[nodes]
+    if type(model) is GCN and (model.dropout == 0.0 or not model.training):
         field = ReceptiveField.of(model, data, nodes)
         return lambda: field.logits(list(model.weights))
-    arguments = [data.x, data.edge_index]
-    if getattr(data, "edge_weight", None) is not None:
-        arguments.append(data.edge_weight)
+    arguments = graph_arguments(model, data)
     return lambda: model(*arguments)[nodes]
 
 
-def _validation_loss(model: nn.Module, data: Data, nodes: Tensor, objective: Loss) -> float:
+def graph_arguments(model: nn.Module, data: Data) -> tuple[Any, ...]:
+    """The positional arguments of ``model(x, edge_index[, edge_weight or edge_attr])`` for ``data``."""
+    arguments = [data.x, data.edge_index]
+    third = list(inspect.signature(model.forward).parameters)[2:3]
+    if third and third[0] in ("edge_weight", "edge_attr") and getattr(data, third[0], None) is not None:
+        arguments.append(getattr(data, third[0]))
+    return tuple(arguments)
+
+
+def _validation_loss(
+    model: nn.Module,
+    data: Data,
+    nodes: Tensor,
+    objective: Loss,
+    forward: Callable[[nn.Module, Data], Tensor] | None,
+) -> float:
     model.eval()
     with torch.no_grad():
-        value = objective.node_losses(_outputs_at(model, data, nodes)(), objective.targets(data.y[nodes])).mean()
+        outputs = _outputs_at(model, data, nodes, forward)()
+        value = objective.node_losses(outputs, objective.targets(data.y[nodes])).mean()
     model.train()
     return float(value)
 

@@ -1,0 +1,69 @@
+"""Which score catches wrong predictions? AUROC on the test nodes, 60 random labels.
+
+The paper's width is here as it is: a weak score. The default score is the jury's ambiguity with the diffusion the
+jurors choose.
+"""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import torch
+
+from harness import options, save, table
+from jurygcn.evaluation import error_auroc
+from jurygcn.jackknife.diffusion import Diffusion
+from protocol import CITATION, spread, trial
+
+
+def scores(name: str, seed: int) -> dict[str, object]:
+    t = trial(name, seed=seed)
+    test = t.split.test
+    jury = t.jury("newton")
+    default, raw, twice = (jury.verdict(test, diffusion=k) for k in ("auto", 0, 2))
+    with torch.no_grad():
+        pi = torch.softmax(t.model(t.data.x, t.data.edge_index), dim=1)
+    around = Diffusion(t.data, test, 2)
+    mass = around(pi[None, around.reach], 2)[0]
+    wrong = default.label != t.data.y[test]
+    everything = {
+        "default (ambiguity)": default.score(),
+        "max-probability": 1 - pi[test].amax(dim=1),
+        "entropy": -(pi[test] * pi[test].clamp_min(1e-12).log()).sum(dim=1),
+        "ambiguity, no diffusion": raw.ambiguity,
+        "ambiguity, diffusion 2": twice.ambiguity,
+        "neighbour mass": 1 - mass.gather(1, default.label[:, None]).squeeze(1),
+        "paper's width": raw.width,
+        "paper's width, influence jurors": t.jury("influence").verdict(test, diffusion=0).width,
+        "variance over jurors": raw.loo_variance,
+        "label flips": raw.label_flips,
+    }
+    return {
+        "dataset": name,
+        "seed": seed,
+        "diffusion": default.diffusion,
+        **{key: error_auroc(value, wrong) for key, value in everything.items()},
+    }
+
+
+def main() -> None:
+    chosen = options(__doc__)
+    datasets = CITATION[:1] if chosen.quick else CITATION
+    seeds = range(2 if chosen.quick else 10)
+    rows = [scores(name, seed) for name in datasets for seed in seeds]
+    names = [key for key in rows[0] if key not in ("dataset", "seed", "diffusion")]
+    body = []
+    for key in names:
+        cells = [[float(r[key]) for r in rows if r["dataset"] == d] for d in datasets]
+        body.append([key, *(spread(c) for c in cells), f"{mean(mean(c) for c in cells):.3f}"])
+    table(f"AUROC of catching wrong predictions, {len(seeds)} splits", ["score", *datasets, "mean"], body)
+    gains = {
+        d: mean(float(r["default (ambiguity)"]) - float(r["max-probability"]) for r in rows if r["dataset"] == d)
+        for d in datasets
+    }
+    print("default over max-probability:", ", ".join(f"{d} {g:+.3f}" for d, g in gains.items()))
+    print(save("error_detection", rows, quick=chosen.quick))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What every benchmark script shares: options, the environment, a table, a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import jurygcn
+from jurygcn.files import write_text
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def options(description: str | None) -> argparse.Namespace:
+    """`--quick` (few repeats, nothing saved over the full results) and `--threads`; sets torch's threads."""
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a few repeats instead of all")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    return chosen
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers were measured with."""
+    return {
+        "jurygcn": jurygcn.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": torch_geometric.__version__,
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def save(name: str, rows: Sequence[Mapping[str, Any]], *, quick: bool = False, **meta: Any) -> Path:
+    """Write rows, environment and settings to results/NAME.json; quick runs to NAME.quick.json."""
+    path = RESULTS / f"{name}{'.quick' if quick else ''}.json"
+    document = {"benchmark": name, "quick": quick, **meta, "environment": environment(), "rows": list(rows)}
+    write_text(path, json.dumps(document, indent=2) + "\n")
+    return path
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, note: str | None = None) -> None:
+    """Print rows; the first column is text, the others are right-aligned."""
+    shown = Table(title=title, box=box.SIMPLE_HEAD, caption=note, title_justify="left", caption_justify="left")
+    for position, column in enumerate(columns):
+        shown.add_column(column, justify="right" if position else "left", no_wrap=True)
+    for row in rows:
+        shown.add_row(*map(str, row))
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(shown)

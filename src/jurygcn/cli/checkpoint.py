@@ -1,0 +1,62 @@
+"""A trained GCN on disk: its state dict, never read as a pickle."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.errors import DataError, ModelError
+from jurygcn.models import GCN
+
+
+def load_gcn(path: Path, data: Data) -> GCN:
+    """The GCN whose state dict is in ``path``, with sizes taken from its shapes, checked against the graph."""
+    matrices = _read(path)
+    widths = [matrices[0].shape[0], *[W.shape[1] for W in matrices]]
+    needed = (data.x.shape[1], int(data.num_classes))
+    if (widths[0], widths[-1]) != needed:
+        raise ModelError(
+            f"expected a model from {needed[0]} features to {needed[1]} classes for {data.name}, got {path.name} from "
+            f"{widths[0]} to {widths[-1]}; load the graph that it was trained on"
+        )
+    hidden = set(widths[1:-1])
+    fits = all(before.shape[1] == after.shape[0] for before, after in pairwise(matrices))
+    if not fits or len(hidden) > 1:
+        raise ModelError(
+            f"expected layers of one hidden width that follow each other, got the shapes "
+            f"{', '.join(str(tuple(W.shape)) for W in matrices)} in {path.name}; save a jurygcn.GCN"
+        )
+    model = GCN(widths[0], next(iter(hidden), 1), widths[-1], num_layers=len(matrices))
+    model.load_state_dict({f"weights.{layer}": W for layer, W in enumerate(matrices)})
+    return model.eval()
+
+
+def _read(path: Path) -> list[Tensor]:
+    """The weight matrices, first layer first."""
+    if not path.is_file():
+        raise DataError(f"expected a checkpoint at {path}, got no such file; check --model")
+    remedy = "save it with torch.save(model.state_dict(), path)"
+    try:
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"expected a state dict of plain tensors in {path.name}, got a file that weights-only loading refuses "
+            f"({type(error).__name__}), so nothing in it was run; {remedy}"
+        ) from error
+    names = [f"weights.{layer}" for layer in range(len(state))] if isinstance(state, dict) else []
+    if not names or set(state) != set(names):
+        got = f"the entries {', '.join(map(str, list(state)[:4]))}" if isinstance(state, dict) else type(state).__name__
+        raise ModelError(
+            f"expected the state dict of a jurygcn.GCN (weights.0, weights.1, ...), got {got}; {remedy}, "
+            "or quantify other models with jurygcn.Jury in Python"
+        )
+    matrices = [state[name] for name in names]
+    if not all(isinstance(W, Tensor) and W.dim() == 2 and W.numel() and W.is_floating_point() for W in matrices):
+        raise ModelError(f"expected a matrix of numbers per layer in {path.name}, got something else; {remedy}")
+    return matrices

@@ -1,0 +1,93 @@
+"""`jurygcn doctor`: can the jurors of this model be trusted?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from jurygcn.cli import options as given
+from jurygcn.cli.judgement import convene
+from jurygcn.cli.reporting import print_json
+from jurygcn.cli.session import Session, Settings, open_session
+from jurygcn.cli.tables import facts_table, in_words
+from jurygcn.cli.train import training_facts
+from jurygcn.jackknife import Jury
+
+
+def doctor(
+    data: given.Name,
+    labels: given.Labels = None,
+    train_nodes: given.TrainNodes = None,
+    model: given.Checkpoint = None,
+    retrain: given.Retrain = 20,
+    leave_out: given.LeaveOut = "newton",
+    curvature: given.Curvature = "ggn",
+    solver: given.Solver = "auto",
+    as_printed: given.AsPrinted = False,
+    seed: given.Seed = 0,
+    epochs: given.Epochs = 100,
+    lr: given.LearningRate = 0.01,
+    weight_decay: given.WeightDecay = None,
+    hidden: given.Hidden = 16,
+    as_json: given.AsJson = False,
+) -> None:
+    """Check what the verdict rests on: convergence, curvature, solver, and agreement with retrained jurors.
+
+    Retrains some jurors from scratch. For a checkpoint, pass the --epochs, --lr and --seed that it was trained with.
+    """
+    settings = Settings(
+        labels=labels,
+        train_nodes=train_nodes,
+        checkpoint=model,
+        epochs=epochs,
+        lr=lr,
+        weight_decay=weight_decay,
+        hidden=hidden,
+        seed=seed,
+    )
+    session = open_session(data, settings)
+    jury = convene(session, leave_out=leave_out, curvature=curvature, solver=solver, as_printed=as_printed)
+    report = examine(session, jury, retrain)
+    if as_json:
+        print_json({**session.describe("doctor"), **report})
+        return
+    facts = training_facts(session) | report_facts(report) | {"time": in_words(session.seconds)}
+    Console().print(facts_table(facts, title=f"Doctor's report on {session.data.name}"))
+
+
+def examine(session: Session, jury: Jury, retrain: int) -> dict[str, Any]:
+    """Health, fidelity (None without retraining) and advice, as plain values."""
+    with session.timed("health", "Checking the model"):
+        health = asdict(jury.health())
+    advice = list(health.pop("advice"))
+    if not retrain:
+        return {"health": health, "fidelity": None, "advice": advice}
+    with session.timed("retraining", "Retraining jurors"):
+        found = jury.fidelity(min(retrain, len(session.train_nodes)))
+    fidelity = {
+        "retrained": len(found.frame),
+        "correlation": found.correlation,
+        "loo_error_estimated": found.loo_error[0],
+        "loo_error_retrained": found.loo_error[1],
+        "bias": found.bias,
+    }
+    return {"health": health, "fidelity": fidelity, "advice": [*advice, found.advice]}
+
+
+def report_facts(report: dict[str, Any]) -> dict[str, str]:
+    """The report as rows for people."""
+    health, fidelity = report["health"], report["fidelity"]
+    low, high = health["eigenvalues"]
+    facts = {
+        "gradient": f"{health['gradient']:.1e}, {health['relative_gradient']:.1%} of its parts (0 % at the optimum)",
+        "curvature": f"eigenvalues {low:.1e} to {high:.1e}, damping {health['damping']:g}",
+        "solver": f"{health['solver']}; relative residual {health['residual']:.1e}",
+    }
+    if health["leverage"] is not None:
+        facts["leverage"] = "{:.3f} to {:.3f} over the labelled nodes (below 1)".format(*health["leverage"])
+    if fidelity is not None:
+        facts["fidelity"] = f"correlation {fidelity['correlation']:.3f} with {fidelity['retrained']} retrained jurors"
+    facts["advice"] = "\n".join(report["advice"]) or "none, all is well"
+    return facts

@@ -1,0 +1,82 @@
+"""A jury convened on a session's model, and its verdict: what quantify, demo and doctor share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jurygcn.cli.session import Session
+from jurygcn.cli.tables import SET_ALPHA
+from jurygcn.evaluation import accuracy, error_auroc, mean_set_size, micro_f1, set_coverage
+from jurygcn.jackknife import Jury, Verdict
+from jurygcn.jackknife.retrain import Retraining
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """A session with its jury and the verdict on all nodes."""
+
+    session: Session
+    jury: Jury
+    verdict: Verdict
+
+    def test_scores(self) -> dict[str, Any]:
+        """How the predictions and the label sets do on the test nodes; None where there is none."""
+        nodes = self.session.test_nodes
+        measures = ("accuracy", "micro_f1", "error_auroc", "set_coverage", "mean_set_size")
+        if not len(nodes):
+            return {"nodes": 0, **dict.fromkeys(measures)}
+        truth, predicted = self.session.data.y[nodes], self.verdict.label[nodes]
+        sets = self.verdict.label_sets(SET_ALPHA)[nodes]
+        values = (
+            accuracy(predicted, truth),
+            micro_f1(predicted, truth),
+            error_auroc(self.verdict.score()[nodes], predicted != truth),
+            set_coverage(sets, truth),
+            mean_set_size(sets),
+        )
+        return {"nodes": len(nodes), **dict(zip(measures, values))}
+
+    def describe(self, command: str) -> dict[str, Any]:
+        """The run as plain values, for --json and run.json."""
+        jurors = self.jury.jurors
+        return {
+            **self.session.describe(command),
+            "jury": {
+                "jurors": len(jurors.steps),
+                "leave_out": jurors.leave_out,
+                "as_printed": self.jury.as_printed,
+                "curvature": self.jury.curvature.name,
+                "solver": jurors.solver,
+                "reason": jurors.reason,
+                "residual": jurors.residual,
+                "iterations": jurors.iterations,
+                "alpha": self.verdict.alpha,
+                "diffusion": self.verdict.diffusion,
+                "set_alpha": SET_ALPHA,
+            },
+            "test": self.test_scores(),
+        }
+
+
+def judge(session: Session, *, alpha: float = 0.025, diffusion: str = "auto", **settings: Any) -> Judgement:
+    """Convene the jury on a session's model and hear it on all nodes."""
+    jury = convene(session, **settings)
+    with session.timed("ballots", "Counting the ballots"):
+        verdict = jury.verdict(alpha=alpha, diffusion=diffusion if diffusion == "auto" else int(diffusion))
+    return Judgement(session, jury, verdict)
+
+
+def convene(session: Session, **settings: Any) -> Jury:
+    """Find the jurors of a session's model."""
+    s = session.settings
+    retraining = Retraining(epochs=s.epochs, lr=s.lr, seed=s.seed)
+    with session.timed("jurors", "Finding the jurors"):
+        return Jury(
+            session.model,
+            session.data,
+            session.train_nodes,
+            weight_decay=session.weight_decay,
+            retraining=retraining,
+            **settings,
+        ).fit()

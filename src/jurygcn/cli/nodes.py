@@ -1,0 +1,96 @@
+"""Which nodes a model was trained on, as told by a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.data import labelled
+from jurygcn.errors import DataError
+from jurygcn.objective import check_nodes
+
+HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """What the run.json of a training run says; None where it says nothing."""
+
+    train_nodes: Tensor | None = None
+    weight_decay: float | None = None
+
+
+def read_nodes(path: Path, data: Data) -> Tensor:
+    """Node indices from a run.json, or from a text or CSV file with one node in the first column of each line.
+
+    Lines are node numbers if all of them are numbers of nodes, else names. Empty lines and those that begin with #
+    are skipped, and so is a heading such as "node".
+    """
+    try:
+        if path.suffix == ".json":
+            nodes = _numbers(json.loads(path.read_text(encoding="utf-8"))["train_nodes"])
+        else:
+            nodes = _from_lines(path, data)
+    except OSError as error:
+        raise DataError(f"expected a file of nodes at {path}, got {error.strerror}; check --train-nodes") from error
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"expected one node number or name per line in {path.name}, or a run.json with train_nodes, "
+            f"got something else ({type(error).__name__}); correct the file"
+        ) from error
+    return checked(nodes, data, str(path.name))
+
+
+def recorded_beside(checkpoint: Path, data: Data) -> Recorded:
+    """What the run.json next to a checkpoint says, if there is one and it is about this graph."""
+    try:
+        run = json.loads((checkpoint.parent / "run.json").read_text(encoding="utf-8"))
+        if run["command"] != "train" or run["data"]["name"] != data.name:
+            return Recorded()
+        nodes, weight_decay = _numbers(run["train_nodes"]), float(run["settings"]["weight_decay"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return Recorded()
+    return Recorded(checked(nodes, data, "run.json"), weight_decay)
+
+
+def checked(nodes: list[int], data: Data, file: str) -> Tensor:
+    """The nodes as a tensor: in range, each once, all with a label."""
+    indices = check_nodes(torch.tensor(nodes, dtype=torch.long), data, what=f"{file} (training nodes)")
+    without = indices[~labelled(data)[indices]]
+    if len(without):
+        raise DataError(f"expected training nodes with a label, got node {int(without[0])} without in {file}; drop it")
+    return indices
+
+
+def _numbers(values: Any) -> list[int]:
+    if not isinstance(values, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
+        raise TypeError("not a list of numbers")
+    return values
+
+
+def _from_lines(path: Path, data: Data) -> list[int]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file)
+        cells = [(rows.line_num, row[0].strip()) for row in rows if row and row[0].strip()]
+    cells = [(line, cell) for line, cell in cells if not cell.startswith("#")]
+    names = getattr(data, "node_names", None) or []
+    if cells and cells[0][1].lower() in HEADERS and cells[0][1] not in names:
+        cells = cells[1:]
+    count = int(data.num_nodes)
+    known = {str(node): node for node in range(count)}
+    if not all(cell in known for _, cell in cells) and names:
+        known = {str(name): node for node, name in enumerate(names)}
+    for line, cell in cells:
+        if cell not in known:
+            expected = f"a node number 0..{count - 1}" + (" or a node name" if names else "")
+            raise DataError(f"{path.name}, line {line}: expected {expected}, got {cell!r}; correct it")
+    return [known[cell] for _, cell in cells]

@@ -1,0 +1,51 @@
+"""Results as files: all of them, or none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from jurygcn.cli.reporting import without_nan
+from jurygcn.errors import SettingError
+from jurygcn.files import replacing
+
+Writer = Callable[[Path], object]
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def check_out(folder: Path | None) -> None:
+    """Refuse a folder that cannot be written to before the work is done, without creating it."""
+    if folder is None:
+        return
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise SettingError(f"expected --out to be a folder, got the file {nearest}; choose another")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise SettingError(f"expected an --out that can be written to, got no permission in {nearest}; choose another")
+
+
+def write_run(folder: Path, run: Mapping[str, Any], files: Mapping[str, Writer]) -> list[Path]:
+    """Write the files and run.json into the folder; they appear once all are complete, run.json last."""
+    text = json.dumps(without_nan(run), indent=2, allow_nan=False) + "\n"
+    writers: dict[str, Writer] = {"run.json": lambda path: path.write_text(text, encoding="utf-8"), **files}
+    try:
+        with ExitStack() as stack:  # leaves in reverse order, so what is entered first appears last
+            for name, write in writers.items():
+                write(stack.enter_context(replacing(folder / name)))
+    except OSError as error:
+        raise SettingError(
+            f"expected to write into {folder}, got {error.strerror or error}; free it or change --out"
+        ) from error
+    return [folder / name for name in (*files, "run.json")]
+
+
+def write_csv(frame: pd.DataFrame) -> Writer:
+    """A writer of the table, in which no text cell can be taken for a formula by a spreadsheet."""
+    safe = frame.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell)
+    return lambda path: safe.to_csv(path, index=False)

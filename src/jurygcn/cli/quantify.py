@@ -1,0 +1,119 @@
+"""`jurygcn quantify`: which predictions of a GCN to trust."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from jurygcn.cli import options as given
+from jurygcn.cli.doctor import report_facts
+from jurygcn.cli.judgement import Judgement, judge
+from jurygcn.cli.output import check_out, write_csv, write_run
+from jurygcn.cli.reporting import print_json
+from jurygcn.cli.session import Settings, open_session
+from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
+from jurygcn.cli.train import score_facts, training_facts
+
+SHOWN = 10  # nodes per table
+
+
+def quantify(
+    data: given.Name,
+    labels: given.Labels = None,
+    train_nodes: given.TrainNodes = None,
+    model: given.Checkpoint = None,
+    alpha: given.Alpha = 0.025,
+    out: given.Out = None,
+    leave_out: given.LeaveOut = "newton",
+    curvature: given.Curvature = "ggn",
+    solver: given.Solver = "auto",
+    as_printed: given.AsPrinted = False,
+    diffusion: given.Diffusion = "auto",
+    seed: given.Seed = 0,
+    epochs: given.Epochs = 100,
+    weight_decay: given.WeightDecay = None,
+    hidden: given.Hidden = 16,
+    as_json: given.AsJson = False,
+) -> None:
+    """Train or load a GCN, and let the jury say how far to trust each of its predictions.
+
+    Trains without dropout: the jackknife compares the model with the optimum of its training objective, and
+    with dropout it has none. Prints the ten most and the ten least uncertain nodes. With --out, writes
+    verdict.csv (all nodes) and run.json.
+    """
+    check_out(out)
+    settings = Settings(
+        labels=labels,
+        train_nodes=train_nodes,
+        checkpoint=model,
+        epochs=epochs,
+        weight_decay=weight_decay,
+        hidden=hidden,
+        seed=seed,
+    )
+    judgement = judge(
+        open_session(data, settings),
+        alpha=alpha,
+        diffusion=diffusion,
+        leave_out=leave_out,
+        curvature=curvature,
+        solver=solver,
+        as_printed=as_printed,
+    )
+    present(judgement, "quantify", out=out, as_json=as_json)
+
+
+def present(
+    judgement: Judgement,
+    command: str,
+    *,
+    out: Path | None = None,
+    as_json: bool = False,
+    report: dict[str, Any] | None = None,
+) -> None:
+    """Write the files, then print the tables or the JSON; ``report`` is the doctor's, if one was asked."""
+    session, verdict = judgement.session, judgement.verdict
+    frame = verdict_frame(verdict, session.data, session.train_nodes)
+    most, least = extremes(verdict, frame, SHOWN)
+    run = judgement.describe(command) | (report or {})
+    files = [] if out is None else write_run(out, run, {"verdict.csv": write_csv(frame)})
+    if as_json:
+        print_json({**run, "most_uncertain": most, "least_uncertain": least, "files": [str(path) for path in files]})
+        return
+    console = Console()
+    for title, rows in ((f"{len(most)} most uncertain nodes", most), (f"{len(least)} least uncertain nodes", least)):
+        console.print(node_table(rows, title=title))
+    notes = (
+        f"label sets are at alpha {SET_ALPHA:g}; * the model was trained on this node's label",
+        class_legend(session.data),
+    )
+    for line in notes:
+        if line is not None:
+            console.print(line, style="dim", markup=False, highlight=False)
+    console.print(facts_table(summary(judgement, run["test"]), title=f"Verdict on {session.data.name}"))
+    if report is not None:
+        console.print(facts_table(report_facts(report), title="Doctor's report"))
+    for path in files:
+        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
+    """What was used and how well it did, as rows for people."""
+    jurors, verdict = judgement.jury.jurors, judgement.verdict
+    steps = "none" if verdict.diffusion == 0 else f"{verdict.diffusion} step" + "s" * (verdict.diffusion > 1)
+    facts = training_facts(judgement.session)
+    spent = facts.pop("time")
+    facts["jury"] = f"{len(jurors.steps):,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.as_printed
+    facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
+    facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps
+    facts |= score_facts(test)
+    if test["nodes"]:
+        facts["label sets"] = (
+            f"{100 * test['set_coverage']:.1f} % hold the true label (target {100 * (1 - SET_ALPHA):g} %), "
+            f"{test['mean_set_size']:.2f} labels on average"
+        )
+        if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
+            facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
+    return facts | {"time": spent}

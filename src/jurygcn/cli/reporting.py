@@ -1,0 +1,148 @@
+"""What reaches the screen: errors as one sentence, warnings as notes, a spinner for long work, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+from typer.core import TyperGroup
+
+from jurygcn.errors import DataNotice, JuryError, JuryWarning
+
+BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+SPINNER_AFTER = 1.0  # seconds
+
+
+class Commands(TyperGroup):
+    """The root command: whatever goes wrong below it ends here, with a sentence and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command; in standalone mode, exit with its code."""
+        with warnings_as_notes():
+            try:
+                code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            except Exception as error:  # the outermost handler
+                code = report(error)
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command; Ctrl-C ends it with a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("Interrupted", style="red")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def report(error: Exception) -> int:
+    """Tell the user what went wrong, in a sentence, and return the exit code; when debugging, a bug is raised again."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # Click's way to show help; with Rich it is on the screen already
+        typer.echo(str(error.format_message()), nl=False)  # type: ignore[attr-defined]
+        return BAD_INPUT
+    if isinstance(error, JuryError):
+        say(f"Error: {error}", style="red")
+        return BAD_INPUT
+    if hasattr(error, "format_message"):  # a usage error of Click, or of Typer's own copy of it
+        say(f"Error: {error.format_message()}", style="red")
+        return int(getattr(error, "exit_code", BAD_INPUT))
+    if debugging():
+        raise error
+    say(
+        f"Error: unexpected {type(error).__name__} ({error}); please report it with the command that you ran "
+        "(JURYGCN_DEBUG=1 shows where it happened)",
+        style="red",
+    )
+    return UNEXPECTED
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks."""
+    return os.environ.get("JURYGCN_DEBUG", "") not in ("", "0")
+
+
+def say(sentence: str, *, style: str = "") -> None:
+    """One line on stderr."""
+    Console(stderr=True).print(Text(" ".join(sentence.split()), style=style), soft_wrap=True)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Show the library's own warnings as one-line notes, and nobody else's unless debugging."""
+    with warnings.catch_warnings():
+        if not debugging():
+            warnings.simplefilter("ignore")
+        for category in (DataNotice, JuryWarning):
+            warnings.simplefilter("always", category)
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, DataNotice | JuryWarning):
+                say(f"Note: {message}", style="yellow")
+            else:
+                usual(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """A spinner with a clock on stderr while the block runs, if that takes over a second."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    spinner = Progress(*columns, console=console, transient=True)
+    spinner.add_task(what, total=None)
+    timer = threading.Timer(SPINNER_AFTER, spinner.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        spinner.stop()
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout."""
+    typer.echo(json.dumps(without_nan(value), allow_nan=False))
+
+
+def without_nan(value: Any) -> Any:
+    """The same value with null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,96 @@
+"""A verdict as tables: rows, the screen, a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.data import labelled
+from jurygcn.jackknife import Verdict
+
+SET_ALPHA = 0.1  # the level of the label sets that are shown
+COLUMNS = ("node", "name", "prediction", "prediction_name", "label", "trained_on", "ambiguity", "width", "kinds")
+
+
+def facts_table(facts: Mapping[str, str], *, title: str) -> Table:
+    """Two columns: what, and its value."""
+    table = Table(box=box.SIMPLE, show_header=False, title=escape(title), title_justify="left", title_style="bold")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, value in facts.items():
+        table.add_row(what, escape(value))
+    return table
+
+
+def in_words(seconds: Mapping[str, float]) -> str:
+    """Stages and their seconds in one line."""
+    return ", ".join(f"{stage} {spent:.2f} s" for stage, spent in seconds.items())
+
+
+def verdict_frame(verdict: Verdict, data: Data, train_nodes: Tensor) -> pd.DataFrame:
+    """The verdict's frame with names, true labels (empty if unknown) and a mark for the nodes trained on."""
+    frame = verdict.to_frame(SET_ALPHA)
+    nodes = verdict.nodes
+    truth = [number if known else None for number, known in zip(data.y[nodes].tolist(), labelled(data)[nodes].tolist())]
+    frame.insert(1, "label", pd.Series(truth, dtype="Int64"))
+    trained = set(train_nodes.tolist())
+    frame.insert(2, "trained_on", [node in trained for node in nodes.tolist()])
+    position = frame.columns.get_loc("prediction")
+    names = getattr(data, "class_names", None)
+    if names:
+        frame.insert(int(position) + 1, "prediction_name", [names[c] for c in verdict.label.tolist()])  # type: ignore[arg-type]
+    if getattr(data, "node_names", None):
+        frame.insert(1, "name", [str(data.node_names[node]) for node in nodes.tolist()])
+    return frame
+
+
+def extremes(verdict: Verdict, frame: pd.DataFrame, count: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The ``count`` most and the ``count`` least uncertain nodes, most extreme first, as plain values."""
+    order = verdict.ranking().tolist()
+    rows = frame.drop(columns="label_set").set_index("node", drop=False)
+    rows = rows[[column for column in COLUMNS if column in rows]].astype(object)
+    position = {node: row for row, node in enumerate(verdict.nodes.tolist())}
+    sets = verdict.label_sets(SET_ALPHA)
+
+    def plain(node: int) -> dict[str, Any]:
+        cells = {str(key): None if pd.isna(value) else value for key, value in rows.loc[node].items()}
+        return {**cells, "label_set": sets[position[node]].nonzero()[:, 0].tolist()}
+
+    return [plain(node) for node in order[:count]], [plain(node) for node in order[: -count - 1 : -1]]
+
+
+def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
+    """Nodes with what the jury says of each; classes by their numbers, so that sets fit a line."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for column in ("node", "predicted", "true"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("label set", overflow="fold", min_width=9)
+    for column in ("ambiguity", "width"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("kinds", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row["node"]) + ("*" if row["trained_on"] else " "),
+            str(row["prediction"]),
+            "?" if row["label"] is None else str(row["label"]),
+            " ".join(map(str, row["label_set"])) or "none",
+            f"{row['ambiguity']:.3f}",
+            f"{row['width']:.3f}",
+            row["kinds"],
+        )
+    return table
+
+
+def class_legend(data: Data) -> str | None:
+    """Which number is which class, if classes have names."""
+    names = getattr(data, "class_names", None)
+    if not names or names == [str(number) for number in range(len(names))]:
+        return None
+    return "classes: " + ", ".join(f"{number} {name}" for number, name in enumerate(names))

@@ -1,0 +1,102 @@
+"""`jurygcn train`: fit the paper's GCN to a few labels and say how well it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from jurygcn.cli import options as given
+from jurygcn.cli.output import check_out, write_run
+from jurygcn.cli.reporting import print_json
+from jurygcn.cli.session import Session, Settings, open_session
+from jurygcn.cli.tables import facts_table, in_words
+from jurygcn.evaluation import accuracy, micro_f1
+from jurygcn.models import ReceptiveField
+
+
+def train(
+    data: given.Name,
+    labels: given.Labels = None,
+    per_class: given.PerClass = None,
+    epochs: given.Epochs = 100,
+    lr: given.LearningRate = 0.01,
+    weight_decay: given.WeightDecay = None,
+    dropout: given.Dropout = 0.0,
+    hidden: given.Hidden = 16,
+    layers: given.Layers = 2,
+    seed: given.Seed = 0,
+    out: given.Out = None,
+    as_json: given.AsJson = False,
+) -> None:
+    """Train the paper's GCN on randomly labelled nodes and print its test accuracy.
+
+    With --out, writes model.pt (a state dict for jurygcn quantify --model) and run.json.
+    """
+    check_out(out)
+    session = open_session(
+        data,
+        Settings(
+            labels=labels,
+            per_class=per_class,
+            epochs=epochs,
+            lr=lr,
+            weight_decay=weight_decay,
+            dropout=dropout,
+            hidden=hidden,
+            layers=layers,
+            seed=seed,
+        ),
+    )
+    run = {**session.describe("train"), "test": test_scores(session)}
+    files = []
+    if out is not None:
+        state = session.model.state_dict()
+        files = write_run(out, run, {"model.pt": lambda path: torch.save(state, path)})
+    if as_json:
+        print_json({**run, "files": [str(path) for path in files]})
+        return
+    console = Console()
+    console.print(facts_table(training_facts(session) | score_facts(run["test"]), title=f"GCN on {session.data.name}"))
+    for path in files:
+        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+@torch.no_grad()
+def test_scores(session: Session) -> dict[str, Any]:
+    """Accuracy and micro-F1 on the test nodes; None where there is none."""
+    nodes = session.test_nodes
+    if not len(nodes):
+        return {"nodes": 0, "accuracy": None, "micro_f1": None}
+    field = ReceptiveField.of(session.model, session.data, nodes)
+    predicted, truth = field.logits(list(session.model.weights)).argmax(dim=1), session.data.y[nodes]
+    return {"nodes": len(nodes), "accuracy": accuracy(predicted, truth), "micro_f1": micro_f1(predicted, truth)}
+
+
+def score_facts(test: dict[str, Any]) -> dict[str, str]:
+    """Test scores as rows for people."""
+    if not test["nodes"]:
+        return {"test": "no labelled nodes left to test on"}
+    return {
+        "test accuracy": f"{100 * test['accuracy']:.1f} % of {test['nodes']:,} nodes",
+        "micro-F1": f"{test['micro_f1']:.3f}",
+    }
+
+
+def training_facts(session: Session) -> dict[str, str]:
+    """What was trained, and on what, as rows for people."""
+    data, s = session.data, session.settings
+    widths = [session.model.weights[0].shape[0], *[W.shape[1] for W in session.model.weights]]
+    facts = {
+        "graph": f"{data.num_nodes:,} nodes, {data.num_edges // 2:,} edges, {data.x.shape[1]:,} features, "
+        f"{data.num_classes} classes",
+        "labels": f"{len(session.train_nodes):,}",
+        "model": f"GCN {' → '.join(map(str, widths))}" + (", from the checkpoint" if session.training is None else ""),
+    }
+    if session.training is not None:
+        facts["training"] = (
+            f"{session.training.epochs} epochs, lr {s.lr:g}, weight decay {session.weight_decay:g}, "
+            f"dropout {s.dropout:g}, seed {s.seed}; loss {session.loss:.4f}"
+        )
+    return facts | {"time": in_words(session.seconds)}

@@ -1,0 +1,208 @@
+"""Can these jurors be trusted? Health (cheap, no training) and fidelity (retrains a few jurors)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from jurygcn.curvature import GGN
+from jurygcn.derivatives import autodiff
+from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.retrain import Retraining, retrained_parameters
+from jurygcn.linalg import extreme_eigenvalues
+
+if TYPE_CHECKING:
+    from jurygcn.jackknife.jury import Jury
+
+CONVERGED = 0.05  # relative gradient below which a model counts as trained to its objective's minimum
+HIGH_LEVERAGE = 0.99
+FAITHFUL = 0.9
+
+
+@dataclass(frozen=True)
+class Health:
+    """What the jackknife assumes, measured at the trained parameters.
+
+    Attributes:
+        gradient: norm of the objective's gradient, weight decay included.
+        relative_gradient: that norm over the sum of the norms of its two parts; 0 at the minimum, 1 far from it.
+        eigenvalues: smallest and largest eigenvalue of the curvature, estimated.
+        damping: what was added to the curvature's diagonal.
+        residual: relative residual of the jurors' linear systems.
+        leverage: smallest and largest leverage of a training node (newton jurors).
+        dropout: largest dropout probability in the model; it is off here, but was it on in training?
+        frozen: parameters that are held fixed.
+        advice: what to do, in words; empty if all is well.
+    """
+
+    gradient: float
+    relative_gradient: float
+    eigenvalues: tuple[float, float]
+    damping: float
+    solver: str
+    residual: float
+    leverage: tuple[float, float] | None
+    dropout: float
+    frozen: int
+    advice: tuple[str, ...] = field(default=())
+
+    @property
+    def well(self) -> bool:
+        """Whether there is nothing to advise."""
+        return not self.advice
+
+
+def health_of(jury: Jury) -> Health:
+    """Measure what the jurors' accuracy rests on."""
+    objective, jurors = jury.objective, jury.jurors
+    data_gradient, decay_gradient = _gradient_parts(jury)
+    gradient = float((data_gradient + decay_gradient).norm())
+    scale = float(data_gradient.norm() + decay_gradient.norm())
+    smallest, largest = extreme_eigenvalues(jury.curvature)
+    leverage = None
+    if jurors.leverage is not None:
+        leverage = (float(jurors.leverage.min()), float(jurors.leverage.max()))
+    health = Health(
+        gradient=gradient,
+        relative_gradient=gradient / scale if scale > 0 else 0.0,
+        eigenvalues=(smallest, largest),
+        damping=jury.damping,
+        solver=jurors.reason,
+        residual=jurors.residual,
+        leverage=leverage,
+        dropout=_dropout(objective.model),
+        frozen=sum(p.numel() for p in objective.model.parameters() if not p.requires_grad),
+    )
+    return Health(**{**health.__dict__, "advice": tuple(_advice(health, jury))})
+
+
+def _gradient_parts(jury: Jury) -> tuple[Tensor, Tensor]:
+    """Gradient of the mean loss and of the weight decay, (P,), (P,)."""
+    objective = jury.objective
+    if isinstance(jury.curvature, GGN):
+        residual = objective.loss.residual(objective.train_outputs, objective.targets)
+        data = jury.curvature.factor.jacobian.pull(residual[:, :, None] / objective.num_train)[:, 0]
+    else:
+        data = autodiff.node_gradients(objective, objective.theta).mean(dim=0)
+    return data, objective.decay * objective.theta
+
+
+def _dropout(model: nn.Module) -> float:
+    rates = [float(p) for m in model.modules() for p in (getattr(m, "p", 0), getattr(m, "dropout", 0)) if _number(p)]
+    return max(rates, default=0.0)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _advice(health: Health, jury: Jury) -> Iterator[str]:
+    if health.relative_gradient > CONVERGED:
+        yield (
+            f"Not converged: the gradient is {health.relative_gradient:.0%} of its parts (0% at the minimum). Train "
+            "longer, or pass the weight decay you trained with; jury.fidelity() shows how much it matters."
+        )
+    if health.dropout > 0:
+        yield (
+            f"The model has dropout ({health.dropout:g}): training minimised another objective than the one "
+            "quantified here. jury.fidelity() shows how much it matters."
+        )
+    if float(jury.objective.decay.min()) == 0 and jury.damping == 0:
+        yield "Some parameters have no weight decay: their curvature may be singular. Pass weight_decay or damping."
+    if health.eigenvalues[0] < 0:
+        yield (
+            f"The curvature has negative eigenvalues ({health.eigenvalues[0]:.1e}): the trained point is no minimum of "
+            "it. Use curvature='ggn'."
+        )
+    if health.leverage is not None and health.leverage[1] > HIGH_LEVERAGE:
+        yield (
+            f"A training node has leverage {health.leverage[1]:.3f}: without it the model is hardly determined in some "
+            "direction. More weight decay, or more labels, would steady its juror."
+        )
+    if health.frozen:
+        yield f"{health.frozen:,} parameters are frozen: the jurors differ in the others only."
+
+
+@dataclass(frozen=True, eq=False)
+class Fidelity:
+    """Estimated jurors beside retrained ones.
+
+    Attributes:
+        correlation: of the probability (or output) the juror gives its own left-out label.
+        loo_error: mean leave-one-out error, estimated and retrained.
+        bias: their difference.
+        frame: a row per retrained juror.
+        advice: in words.
+    """
+
+    correlation: float
+    loo_error: tuple[float, float]
+    bias: float
+    frame: pd.DataFrame = field(repr=False)
+    advice: str = ""
+
+
+def fidelity_of(jury: Jury, k: int, retraining: Retraining, seed: int) -> Fidelity:
+    """Retrain ``k`` jurors drawn at random and compare."""
+    objective = jury.objective
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(objective.num_train, generator=generator)[:k].sort().values
+    retrained = retrained_parameters(objective, retraining, chosen.tolist())
+    estimated = objective.theta + jury.jurors.steps[chosen]
+    at_own = [_own_predictions(jury, thetas, chosen) for thetas in (estimated, retrained)]
+    errors = [jury._errors(predictions, chosen).mean(dim=1) for predictions in at_own]
+    values = [_value_of_label(jury, predictions, chosen) for predictions in at_own]
+    frame = pd.DataFrame(
+        {
+            "node": objective.train_nodes[chosen].tolist(),
+            "estimated": values[0].tolist(),
+            "retrained": values[1].tolist(),
+            "estimated_error": errors[0].tolist(),
+            "retrained_error": errors[1].tolist(),
+        }
+    )
+    correlation = correlate(*values)
+    means = (float(errors[0].mean()), float(errors[1].mean()))
+    return Fidelity(correlation, means, means[0] - means[1], frame, _verdict_on(correlation, means))
+
+
+def _own_predictions(jury: Jury, thetas: Tensor, chosen: Tensor) -> Tensor:
+    """Each model's prediction at the node it left out, (k, P) -> (k, C)."""
+    nodes = jury.train_nodes[chosen]
+    ballots = Ballots(jury.objective, thetas, nodes, memory=jury.memory)
+    rows = [
+        ballots.predictions(thetas[part])[torch.arange(len(part)), part]
+        for part in torch.arange(len(chosen)).split(ballots.batch_size)
+    ]
+    return torch.cat(rows).double()
+
+
+def _value_of_label(jury: Jury, predictions: Tensor, chosen: Tensor) -> Tensor:
+    if jury.objective.loss.name == "mse":
+        return predictions.mean(dim=1)
+    return predictions.gather(1, jury.objective.targets[chosen][:, None]).squeeze(1)
+
+
+def correlate(a: Tensor, b: Tensor) -> float:
+    """Pearson correlation; 1 if both are constant and equal, 0 if only one varies."""
+    a, b = a.double() - a.double().mean(), b.double() - b.double().mean()
+    scale = float(a.norm() * b.norm())
+    if scale < 1e-12:
+        return 1.0 if torch.allclose(a, b, atol=1e-6) else 0.0
+    return float(a @ b) / scale
+
+
+def _verdict_on(correlation: float, means: tuple[float, float]) -> str:
+    estimated, retrained = means
+    said = (
+        f"Estimated jurors correlate {correlation:.3f} with retrained ones; mean leave-one-out error "
+        f"{estimated:.3f} against {retrained:.3f}."
+    )
+    if correlation >= FAITHFUL and abs(estimated - retrained) <= 0.1 * max(retrained, 1e-12):
+        return said + " They can be trusted."
+    return said + " Treat label sets with care: train longer, use leave_out='newton', or leave_out='retrain'."

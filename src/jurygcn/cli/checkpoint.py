@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import pairwise
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def _read(path: Path) -> list[Tensor]:
     remedy = "save it with torch.save(model.state_dict(), path)"
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
+    except (UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
         raise ModelError(
             f"expected a state dict of plain tensors in {path.name}, got a file that weights-only loading refuses "
             f"({type(error).__name__}), so nothing in it was run; {remedy}"

@@ -152,6 +152,7 @@ class Jury:
             loo_errors=torch.cat(bounds.errors).squeeze(1),
             loo_variance=spread.variance(speakers),
             label_flips=spread.flips / speakers.clamp_min(1),
+            neighbour_doubt=self._neighbour_doubt(asked, prediction) if classify else torch.empty(0),
             alpha=alpha,
             diffusion=best,
             label_counts=labels[best].counts if classify else None,
@@ -171,6 +172,13 @@ class Jury:
         if self.objective.loss.name == "mse":
             return (y.to(at_own.dtype) - at_own).abs()
         return loo_errors(functional.one_hot(y, at_own.shape[1]).to(at_own.dtype), at_own)[:, None]
+
+    def _neighbour_doubt(self, asked: Tensor, prediction: Tensor) -> Tensor:
+        """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""
+        around = Diffusion(self.data, asked, 2)
+        everyone = Ballots(self.objective, self.jurors.steps, around.reach, memory=self.memory)
+        share = around(everyone.predictions(self.objective.theta[None]), 2)[0]
+        return 1.0 - share.gather(1, prediction.argmax(dim=1, keepdim=True)).squeeze(1)
 
     def _own(self, asked: Tensor, jurors: Tensor) -> Own:
         """Which of these jurors are among the asked nodes, and where."""

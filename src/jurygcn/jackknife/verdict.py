@@ -20,6 +20,7 @@ RANKINGS = {
     "set_size": True,
     "loo_variance": True,
     "label_flips": True,
+    "neighbour_doubt": True,
     "credibility": False,
     "confidence": False,
 }
@@ -29,10 +30,11 @@ RANKINGS = {
 class Verdict:
     """The jury's verdict on m nodes.
 
-    What is promised: if the training nodes and u are exchangeable (labels drawn at random), ``label_sets(alpha)``
-    holds u's true label with probability at least 1 - 2 alpha, in practice about 1 - alpha, with no calibration
-    split; for regression the same holds of [lower, upper]. Nothing is promised after active learning, nor of
-    the classification interval [lower, upper], which is the paper's ranking score and not a statement about labels.
+    What is promised: if the training nodes and u are exchangeable (labels drawn at random) and the jurors are
+    retrained, ``label_sets(alpha)`` holds u's true label with probability at least 1 - 2 alpha, in practice about
+    1 - alpha, with no calibration split; for regression the same holds of [lower, upper]. Estimated jurors inherit
+    this as far as they agree with retrained ones (``jury.fidelity()``). Nothing is promised after active learning, nor
+    of the classification interval [lower, upper], which is the paper's ranking score and says nothing about labels.
 
     Attributes:
         nodes: the asked nodes, (m,).
@@ -43,6 +45,8 @@ class Verdict:
         loo_errors: the jurors' errors on their own nodes (Eq. 6), (n,).
         loo_variance: jackknife variance of the prediction over jurors, (m,).
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
+        neighbour_doubt: one minus the predicted class's share of the model's probabilities within two hops, (m,); uses
+            no ballots, and catches errors well on homophilous graphs; empty for regression.
         alpha: the level of lower and upper.
         diffusion: how many times ballots were averaged over neighbourhoods before scoring labels.
     """
@@ -56,6 +60,7 @@ class Verdict:
     loo_errors: Tensor
     loo_variance: Tensor
     label_flips: Tensor
+    neighbour_doubt: Tensor
     alpha: float
     diffusion: int = 0
     label_counts: Tensor | None = field(default=None, repr=False)
@@ -170,6 +175,7 @@ class Verdict:
             for name in ("credibility", "confidence", "ambiguity"):
                 columns[name] = getattr(self, name).tolist()
             columns["label_flips"] = self.label_flips.tolist()
+            columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
         columns["loo_variance"] = self.loo_variance.tolist()
         columns["kinds"] = self.kinds
         return pd.DataFrame(columns)

@@ -89,7 +89,7 @@ def to_the_minimum(model: nn.Module, data: Data, nodes: torch.Tensor, weights: t
         warm = True
 
 
-@pytest.mark.parametrize("name", ["sgc", "gat", "sage", "gin", "appnp"])
+@pytest.mark.parametrize("name", ["sgc", "sage", "appnp"])  # GAT and GIN: benchmarks/any_gnn.py
 def test_jurors_agree_with_retraining(name: str):
     data = small_graph()
     del data.edge_weight

@@ -34,15 +34,18 @@ class Loss(Protocol):
         """First derivative of the node loss with respect to the logits, (m, C)."""
 
     def root(self, z: Tensor) -> Tensor:
-        """Square root L of the second derivative with respect to the logits, (m, C, C)."""
+        """A root L of the second derivative S = L L^T with respect to the logits, (m, C, K), K its rank."""
 
     def whitened(self, z: Tensor, y: Tensor) -> Tensor:
-        """The vector w with L w = residual, (m, C)."""
+        """The vector w with L w = residual, (m, K)."""
 
 
 class CrossEntropy:
-    r"""Softmax cross-entropy: :math:`e = \pi - y`, :math:`S = diag(\pi) - \pi\pi^T`, with
-    :math:`L = diag(\sqrt\pi) - \pi\sqrt\pi^T` and :math:`w = e / \sqrt\pi`.
+    r"""Softmax cross-entropy: :math:`e = \pi - y`, :math:`S = diag(\pi) - \pi\pi^T` of rank K = C - 1.
+
+    With :math:`s = \sqrt\pi` a square root is :math:`diag(s) - \pi s^T`, which maps s to 0; a reflection Q that
+    takes s to the first axis lets us drop that direction: :math:`L = (diag(s) - \pi s^T) Q_{2:}`,
+    :math:`w = Q_{2:}^T (e / s)`.
     """
 
     name = "cross_entropy"
@@ -72,19 +75,29 @@ class CrossEntropy:
         return self.predict(z) - functional.one_hot(y, z.shape[-1]).to(z.dtype)
 
     def root(self, z: Tensor) -> Tensor:
-        """Square root of the softmax covariance."""
+        """Root of the softmax covariance without its null direction."""
         pi, s = self._probability_and_root(z)
-        return torch.diag_embed(s) - pi.unsqueeze(-1) * s.unsqueeze(-2)
+        square = torch.diag_embed(s) - pi.unsqueeze(-1) * s.unsqueeze(-2)
+        return square @ self._complement(s) if z.shape[-1] > 1 else square
 
     def whitened(self, z: Tensor, y: Tensor) -> Tensor:
-        """Residual over the square root of the probabilities."""
+        """Residual over the square root of the probabilities, in the root's coordinates."""
         _, s = self._probability_and_root(z)
-        return self.residual(z, y) / s
+        w = self.residual(z, y) / s
+        return (self._complement(s).transpose(1, 2) @ w.unsqueeze(-1)).squeeze(-1) if z.shape[-1] > 1 else w
 
     def _probability_and_root(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        # The floor keeps w finite for a class of probability zero; L w = e holds for any positive s.
+        # The floor keeps w finite for a class of probability zero.
         pi = self.predict(z)
         return pi, pi.clamp_min(torch.finfo(z.dtype).tiny ** 0.5).sqrt()
+
+    def _complement(self, s: Tensor) -> Tensor:
+        """An orthonormal basis of everything orthogonal to s, by Householder's reflection, (m, C, C - 1)."""
+        v = s / s.norm(dim=-1, keepdim=True)
+        v = v + torch.eye(1, s.shape[-1], dtype=s.dtype, device=s.device)  # s >= 0, so nothing cancels
+        v = v / v.norm(dim=-1, keepdim=True)
+        reflection = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device) - 2 * v.unsqueeze(-1) * v.unsqueeze(-2)
+        return reflection[..., 1:]
 
 
 class MeanSquaredError:

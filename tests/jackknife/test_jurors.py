@@ -102,8 +102,8 @@ def test_newton_downdate_by_hand(case: Case):
     H = curvature_of(objective, "ggn").to_dense()
     U = curvature_of(objective, "ggn").factor.matmul(torch.eye(len(H), dtype=H.dtype))
     g = autodiff.node_gradients(objective, objective.theta)
-    n, C = objective.train_outputs.shape
-    U = U.view(n, C, -1)
+    n = objective.num_train
+    U = U.view(n, len(U) // n, -1)
     expected = torch.stack([torch.linalg.solve(H - U[i].T @ U[i], g[i]) / n for i in range(n)])
     for solver in ("dual", "direct", "cg"):
         jurors = LeaveOneOut(objective, curvature_of(objective, "ggn"), solver).newton_jurors()

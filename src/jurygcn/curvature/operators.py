@@ -54,37 +54,37 @@ class _Diagonal:
 
 @dataclass(frozen=True, eq=False)
 class GGNFactor:
-    r"""The rows U of the Gauss-Newton matrix :math:`U^T U`: :math:`U_i = n^{-1/2} L_i^T J_i`, nC rows in all."""
+    r"""The rows U of the Gauss-Newton matrix :math:`U^T U`: :math:`U_i = n^{-1/2} L_i^T J_i`, nK rows in all."""
 
     jacobian: Jacobian
-    root: Tensor  # (n, C, C), L_i
+    root: Tensor  # (n, C, K), L_i
 
     @property
     def rows(self) -> int:
-        """nC."""
-        return self.jacobian.shape[0] * self.jacobian.shape[1]
+        """nK."""
+        return self.root.shape[0] * self.root.shape[2]
 
     @property
     def scaled_root(self) -> Tensor:
-        r""":math:`n^{-1/2} L_i`, (n, C, C)."""
+        r""":math:`n^{-1/2} L_i`, (n, C, K)."""
         return self.root / math.sqrt(len(self.root))
 
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
-        """U diag(w) U^T: (P,) -> (nC, nC)."""
-        n, C, _ = self.jacobian.shape
+        """U diag(w) U^T: (P,) -> (nK, nK)."""
+        n, C, K = self.root.shape
         gram = self.jacobian.gram(inverse_diagonal)
         left = torch.bmm(self.scaled_root.transpose(1, 2), gram.reshape(n, C, n * C))
-        both = torch.bmm(left.reshape(n * C, n, C).transpose(0, 1), self.scaled_root)
-        return both.transpose(0, 1).reshape(n * C, n * C)
+        both = torch.bmm(left.reshape(n * K, n, C).transpose(0, 1), self.scaled_root)
+        return both.transpose(0, 1).reshape(n * K, n * K)
 
     def matmul(self, block: Tensor) -> Tensor:
-        """U V: (P, k) -> (nC, k)."""
+        """U V: (P, k) -> (nK, k)."""
         return torch.bmm(self.scaled_root.transpose(1, 2), self.jacobian.push(block)).flatten(0, 1)
 
     def transpose_matmul(self, block: Tensor) -> Tensor:
-        """U^T A: (nC, k) -> (P, k)."""
-        n, C, _ = self.jacobian.shape
-        return self.jacobian.pull(torch.bmm(self.scaled_root, block.view(n, C, -1)))
+        """U^T A: (nK, k) -> (P, k)."""
+        n, _, K = self.root.shape
+        return self.jacobian.pull(torch.bmm(self.scaled_root, block.view(n, K, -1)))
 
 
 class GGN(_Diagonal):

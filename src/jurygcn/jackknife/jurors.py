@@ -121,9 +121,9 @@ class LeaveOneOut:
         return autodiff.node_gradients(self.objective, self.objective.theta)
 
     def _retention(self) -> Tensor:
-        r""":math:`I - M_{ii}` for every training node, (n, C, C)."""
+        r""":math:`I - M_{ii}` for every training node, (n, K, K)."""
         assert isinstance(self.operator, GGN)
-        n, C, _ = self.operator.factor.jacobian.shape
+        n, _, C = self.operator.factor.root.shape
         if isinstance(self.prepared, PreparedDual):
             return self.prepared.retention_blocks(C)
         factor = self.operator.factor

@@ -97,7 +97,8 @@ class CrossEntropy:
         v = v + torch.eye(1, s.shape[-1], dtype=s.dtype, device=s.device)  # s >= 0, so nothing cancels
         v = v / v.norm(dim=-1, keepdim=True)
         reflection = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device) - 2 * v.unsqueeze(-1) * v.unsqueeze(-2)
-        return reflection[..., 1:]
+        basis: Tensor = reflection[..., 1:]
+        return basis
 
 
 class MeanSquaredError:

@@ -9,7 +9,8 @@ from torch.func import hessian, jacrev
 
 from cases import CASES, GRAPHS, Case
 from jurygcn.curvature import curvature_of
-from jurygcn.derivatives import ClosedForm, DenseJacobian, autodiff, jacobian_of
+from jurygcn.derivatives import ClosedForm, DenseJacobian, RowSpaceJacobian, autodiff, jacobian_of
+from jurygcn.derivatives.jacobian import _masked_adjacency
 from jurygcn.models.receptive_field import ReceptiveField
 from reference import finite_differences, gcn_forward, theorem_1
 
@@ -37,24 +38,37 @@ def test_node_gradients(case: Case):
     torch.testing.assert_close(closed, numeric, rtol=1e-4, atol=1e-6)
 
 
+def structured_forms(objective):
+    """The form the library picks, and for two layers both factored forms."""
+    yield jacobian_of(objective)
+    if len(objective.gcn.weights) == 2:
+        form = ClosedForm(objective)
+        row_space = RowSpaceJacobian(_masked_adjacency(form), form.AE[1], form.AE[2], form.W[2])
+        yield row_space
+        yield row_space.expanded
+
+
 @cases
 def test_jacobian_and_its_products(case: Case):
     objective = case.objective()
     rows = autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes)
     torch.testing.assert_close(ClosedForm(objective).jacobian_rows(), rows, **EXACT)
-    structured, dense = jacobian_of(objective), DenseJacobian(rows)
-    assert structured.shape == dense.shape
+    dense = DenseJacobian(rows)
     n, C, P = dense.shape
     generator = torch.Generator().manual_seed(1)
     V, A = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((P, 4), (n, C, 4)))
     scale = torch.rand(P, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(structured.push(V), dense.push(V), **EXACT)
-    torch.testing.assert_close(structured.pull(A), dense.pull(A), **EXACT)
-    torch.testing.assert_close(structured.pull_each(A[:, :, 0]), dense.pull_each(A[:, :, 0]), **EXACT)
-    torch.testing.assert_close(structured.gram(scale), dense.gram(scale), **EXACT)
-    torch.testing.assert_close(dense.gram(scale), torch.einsum("icp,p,jdp->icjd", rows, scale, rows), **EXACT)
     some = torch.tensor([2, 0])
-    torch.testing.assert_close(structured.subset(some).push(V), dense.push(V)[some], **EXACT)
+    for structured in structured_forms(objective):
+        assert structured.shape == dense.shape
+        torch.testing.assert_close(structured.push(V), dense.push(V), **EXACT)
+        torch.testing.assert_close(structured.pull(A), dense.pull(A), **EXACT)
+        torch.testing.assert_close(structured.pull_each(A[:, :, 0]), dense.pull_each(A[:, :, 0]), **EXACT)
+        for weights in (scale, torch.full_like(scale, 0.7)):
+            torch.testing.assert_close(structured.gram(weights), dense.gram(weights), **EXACT)
+        torch.testing.assert_close(structured.subset(some).push(V), dense.push(V)[some], **EXACT)
+    torch.testing.assert_close(dense.gram(scale), torch.einsum("icp,p,jdp->icjd", rows, scale, rows), **EXACT)
+    torch.testing.assert_close(dense.subset(some).push(V), dense.push(V)[some], **EXACT)
 
 
 @cases

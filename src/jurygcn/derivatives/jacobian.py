@@ -6,6 +6,7 @@ Jacobian (its first layer factorises over hidden units) costs no C in memory or 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -116,14 +117,95 @@ class TwoLayerJacobian:
         """J diag(scale) J^T, by h products of size n x F x n."""
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
-        out = torch.einsum("qc,qij,qd->icjd", self.W2, inner, self.W2)
-        last = torch.einsum("iq,qc,jq->cij", self.AE, scale2, self.AE)
-        out.diagonal(dim1=1, dim2=3).add_(last.permute(1, 2, 0))
-        return out
+        return _assemble(inner, self.AE, self.W2, scale2)
 
     def subset(self, terms: Tensor) -> TwoLayerJacobian:
         """The factors of some nodes."""
         return TwoLayerJacobian(self.T[:, terms], self.AE[terms], self.W2)
+
+
+class RowSpaceJacobian:
+    r"""The Jacobian of a two-layer GCN in the space of the few rows of :math:`\hat A X` that training nodes reach.
+
+    Every first-layer direction is a combination of those R rows, so T of :class:`TwoLayerJacobian` need not be
+    formed: :math:`T_{qi} = \sum_v M_{(q,i),v} (\hat A X)_v` with the sparse mask-weighted adjacency M. Worth it
+    when R is below the number of features.
+
+    Shapes: M (h n, R) sparse; AX (R, F) sparse or dense; AE (n, h), W2 (h, C); P = F h + h C.
+    """
+
+    def __init__(self, mask: sp.csr_matrix, AX: Tensor | SparseMatrix, AE: Tensor, W2: Tensor) -> None:
+        self.mask, self.AX, self.AE, self.W2 = mask, AX, AE, W2
+        n, h = AE.shape
+        self.shape = (n, W2.shape[1], AX.shape[1] * h + h * W2.shape[1])
+
+    @cached_property
+    def _blocks(self) -> SparseMatrix:
+        """M as a block-diagonal matrix: row (q, i), column (q, v), (h n, h R)."""
+        n, h = self.AE.shape
+        rows, reached = self.mask.shape
+        unit = np.repeat(np.arange(rows) // n, np.diff(self.mask.indptr))
+        indices = self.mask.indices + unit * reached
+        wide = sp.csr_matrix((self.mask.data, indices, self.mask.indptr), shape=(rows, h * reached))
+        return SparseMatrix(wide, dtype=self.AE.dtype, device=self.AE.device)
+
+    def push(self, block: Tensor) -> Tensor:
+        """J V."""
+        F, h, C, k = self.AX.shape[1], *self.W2.shape, block.shape[1]
+        V1, V2 = block.split([F * h, h * C])
+        seen = (self.AX @ V1.reshape(F, h * k)).view(-1, h, k).transpose(0, 1)  # (h, R, k)
+        hidden = (self._blocks @ seen.reshape(-1, k)).view(h, -1, k)
+        return torch.einsum("qc,qik->ick", self.W2, hidden) + torch.einsum("iq,qck->ick", self.AE, V2.view(h, C, k))
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        k, h = block.shape[2], self.W2.shape[0]
+        hidden = torch.einsum("qc,ick->qik", self.W2, block).reshape(-1, k)
+        spread = (self._blocks.T @ hidden).view(h, -1, k).transpose(0, 1)  # (R, h, k)
+        first = self.AX.T @ spread.reshape(spread.shape[0], -1)
+        second = torch.einsum("iq,ick->qck", self.AE, block)
+        return torch.cat([first.view(-1, k), second.flatten(0, 1)])
+
+    def pull_each(self, cotangents: Tensor) -> Tensor:
+        """J_i^T a_i for every node."""
+        return self.expanded.pull_each(cotangents)
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """J diag(scale) J^T, from the R x R products of the reached rows."""
+        F, h, n = self.AX.shape[1], self.W2.shape[0], self.AE.shape[0]
+        scale1 = scale[: F * h].view(F, h)
+        if not bool((scale1 == scale1[0, 0]).all()):
+            return self.expanded.gram(scale)
+        AX = self.AX.to_scipy() if isinstance(self.AX, SparseMatrix) else self.AX.cpu().numpy()
+        rows = AX @ AX.T
+        rows = rows.toarray() if sp.issparse(rows) else rows
+        seen = torch.from_numpy(self.mask @ rows).to(self.AE).view(h, n, -1)  # (h, n, R): M G
+        inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
+        return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
+
+    def subset(self, terms: Tensor) -> RowSpaceJacobian:
+        """The factors of some nodes."""
+        n, h = self.AE.shape
+        rows = (np.arange(h)[:, None] * n + terms.cpu().numpy()).ravel()
+        return RowSpaceJacobian(self.mask[rows], self.AX, self.AE[terms], self.W2)
+
+    @cached_property
+    def expanded(self) -> TwoLayerJacobian:
+        """The same Jacobian with T formed."""
+        T = self.mask @ (self.AX.to_scipy() if isinstance(self.AX, SparseMatrix) else self.AX.cpu().numpy())
+        T = torch.from_numpy(T.toarray() if sp.issparse(T) else T)
+        n, h = self.AE.shape
+        return TwoLayerJacobian(T.view(h, n, -1).to(self.AE), self.AE, self.W2)
+
+
+def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+    """Both layers' share of the Gram matrix from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
+    (h, n, _), C = inner.shape, W2.shape[1]
+    pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
+    first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)
+    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
+    first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
+    return first.permute(2, 0, 3, 1)
 
 
 def jacobian_of(objective: Objective) -> Jacobian:
@@ -131,27 +213,24 @@ def jacobian_of(objective: Objective) -> Jacobian:
     if objective.gcn is None:
         return DenseJacobian(autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes))
     form = ClosedForm(objective)
-    return _two_layer(form) if form.L == 2 else DenseJacobian(form.jacobian_rows())
+    if form.L != 2:
+        return DenseJacobian(form.jacobian_rows())
+    AE = form.AE[2]
+    assert isinstance(AE, Tensor)
+    jacobian = RowSpaceJacobian(_masked_adjacency(form), form.AE[1], AE, form.W[2])
+    reached, features = form.AE[1].shape
+    return jacobian if reached < features else jacobian.expanded
 
 
-def _two_layer(form: ClosedForm) -> TwoLayerJacobian:
-    """Build T by one sparse product: row (q, i) of the left factor is the row of A_hat, masked by unit q."""
+def _masked_adjacency(form: ClosedForm) -> sp.csr_matrix:
+    """Row (q, i) is node i's row of A_hat, masked by where hidden unit q is active, (h n, R)."""
     hop = form.hop(2).to_scipy()
     n, reached = hop.shape
     h = form.W[1].shape[1]
-    rows = np.repeat(np.arange(n), np.diff(hop.indptr))
     slope = form.slope[1].cpu().numpy()[hop.indices]  # (nnz, h)
+    indptr = np.concatenate([[0], (np.diff(hop.indptr) + np.zeros((h, 1), dtype=np.int64)).ravel().cumsum()])
     left = sp.csr_matrix(
-        (
-            (slope * hop.data[:, None]).T.ravel(),
-            ((np.arange(h)[:, None] * n + rows).ravel(), np.tile(hop.indices, h)),
-        ),
-        shape=(h * n, reached),
+        ((slope * hop.data[:, None]).T.ravel(), np.tile(hop.indices, h), indptr), shape=(h * n, reached)
     )
     left.eliminate_zeros()
-    AX = form.AE[1]
-    T = left @ (AX.to_scipy() if isinstance(AX, SparseMatrix) else AX.cpu().numpy())
-    T = torch.from_numpy(T.toarray() if sp.issparse(T) else T)
-    AE = form.AE[2]
-    assert isinstance(AE, Tensor)
-    return TwoLayerJacobian(T.view(h, n, -1).to(AE), AE, form.W[2])
+    return left

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -63,6 +64,8 @@ class LeaveOneOut:
 
         Implements: Eq. (5).
         """
+        if isinstance(self.prepared, PreparedDual):
+            return self._dual_solve(self._whitened())
         return self.prepared.solve(self._gradients().T.contiguous())
 
     def influence_jurors(self, *, as_printed: bool = False) -> Jurors:
@@ -74,9 +77,8 @@ class LeaveOneOut:
 
         Implements: Eq. (3), Eq. (4) with errata E1 and E3.
         """
-        solution = self.influences()
         scale = -1.0 if as_printed else 1.0 / self.objective.num_train
-        return self._jurors("influence", scale, solution)
+        return self._jurors("influence", scale, self.influences())
 
     def newton_jurors(self) -> Jurors:
         """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
@@ -85,13 +87,35 @@ class LeaveOneOut:
                 f"leave_out='newton' needs curvature='ggn', got {self.operator.name!r}: "
                 "choose curvature='ggn' or leave_out='influence'."
             )
-        z, y, loss = self.objective.train_outputs, self.objective.targets, self.objective.loss
         retention = self._retention()  # I - M_ii
-        corrected = torch.linalg.solve(retention, loss.whitened(z, y).unsqueeze(-1))
-        cotangents = (self.operator.factor.root @ corrected).squeeze(-1)
-        solution = self.prepared.solve(self.operator.factor.jacobian.pull_each(cotangents).T.contiguous())
+        corrected = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
+        if isinstance(self.prepared, PreparedDual):
+            solution = self._dual_solve(corrected)
+        else:
+            cotangents = (self.operator.factor.root @ corrected.unsqueeze(-1)).squeeze(-1)
+            solution = self.prepared.solve(self.operator.factor.jacobian.pull_each(cotangents).T.contiguous())
         leverage = 1.0 - torch.linalg.eigvalsh(retention)[:, 0]
         return self._jurors("newton", 1.0 / self.objective.num_train, solution, leverage)
+
+    def _dual_solve(self, whitened: Tensor) -> Solution:
+        r""":math:`H^{-1} J_i^T L_i w_i` for all i without leaving the dual space until the end.
+
+        With :math:`J_i^T L_i = \sqrt n\, U_i^T` and Woodbury,
+        :math:`H^{-1} U_i^T = \Lambda^{-1} U^T (I + K)^{-1}_{:,i}`.
+
+        Shapes: (n, K) -> value (P, n).
+        """
+        assert isinstance(self.prepared, PreparedDual)
+        n, K = whitened.shape
+        inverse = self._capacitance_inverse
+        columns = torch.bmm(inverse.view(n * K, n, K).transpose(0, 1), whitened.unsqueeze(-1)).squeeze(-1).T  # (nK, n)
+        wanted = torch.zeros(n, K, n, dtype=whitened.dtype, device=whitened.device)
+        wanted.diagonal(dim1=0, dim2=2).copy_(whitened.T)
+        L = self.prepared.cholesky
+        defect = L @ (L.T @ columns) - wanted.view(n * K, n)
+        residual = float((defect.norm(dim=0) / whitened.norm(dim=1).clamp_min(torch.finfo(L.dtype).tiny)).max())
+        value = self.prepared.inverse_diagonal[:, None] * self.operator.factor.transpose_matmul(n**0.5 * columns)  # type: ignore[union-attr]
+        return Solution(value, residual, 1, "dual", residual < self.choice.solver.tolerance)  # type: ignore[attr-defined]
 
     def _jurors(self, how: str, scale: float, solution: Solution, leverage: Tensor | None = None) -> Jurors:
         if not solution.converged:
@@ -111,6 +135,16 @@ class LeaveOneOut:
             leverage=leverage,
         )
 
+    @cached_property
+    def _capacitance_inverse(self) -> Tensor:
+        """(I + K)^-1, (nK, nK)."""
+        assert isinstance(self.prepared, PreparedDual)
+        return self.prepared.capacitance_inverse()
+
+    def _whitened(self) -> Tensor:
+        """The whitened residuals w_i of the training nodes, (n, K)."""
+        return self.objective.loss.whitened(self.objective.train_outputs, self.objective.targets)
+
     def _gradients(self) -> Tensor:
         """g_i of every training node, (n, P)."""
         if isinstance(self.operator, GGN):
@@ -125,7 +159,7 @@ class LeaveOneOut:
         assert isinstance(self.operator, GGN)
         n, _, C = self.operator.factor.root.shape
         if isinstance(self.prepared, PreparedDual):
-            return self.prepared.retention_blocks(C)
+            return self._capacitance_inverse.view(n, C, n, C).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
         factor = self.operator.factor
         eye = torch.eye(n * C, dtype=self.operator.dtype, device=self.operator.device)
         blocks = []

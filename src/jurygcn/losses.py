@@ -27,8 +27,8 @@ class Loss(Protocol):
     def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
         """Loss of each node, (m,)."""
 
-    def predict(self, z: Tensor) -> Tensor:
-        """Predictions from logits, (..., C)."""
+    def predict(self, z: Tensor, dim: int = -1) -> Tensor:
+        """Predictions from logits; the outputs are along ``dim``."""
 
     def residual(self, z: Tensor, y: Tensor) -> Tensor:
         """First derivative of the node loss with respect to the logits, (m, C)."""
@@ -66,9 +66,9 @@ class CrossEntropy:
         """Minus the log probability of the label."""
         return functional.cross_entropy(z, y, reduction="none")
 
-    def predict(self, z: Tensor) -> Tensor:
+    def predict(self, z: Tensor, dim: int = -1) -> Tensor:
         """Class probabilities."""
-        return torch.softmax(z, dim=-1)
+        return torch.softmax(z, dim=dim)
 
     def residual(self, z: Tensor, y: Tensor) -> Tensor:
         """Probabilities minus the one-hot label."""
@@ -118,7 +118,7 @@ class MeanSquaredError:
         """Mean squared difference over the outputs."""
         return ((z - y.to(z.dtype)) ** 2).mean(dim=-1)
 
-    def predict(self, z: Tensor) -> Tensor:
+    def predict(self, z: Tensor, dim: int = -1) -> Tensor:  # noqa: ARG002
         """The outputs themselves."""
         return z
 

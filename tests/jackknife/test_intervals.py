@@ -71,7 +71,7 @@ def test_streamed_tails_equal_sorted_lists(array, alpha, batch, exact, random):
     hidden &= hidden.cumsum(0) == 1
     tail = LowerTail(alpha, n, exact=exact)
     for rows, mask in zip(table.split(batch), hidden.split(batch)):
-        tail.add(rows.masked_fill(mask, torch.inf))
+        tail.add(rows.masked_fill(mask, torch.inf).T)
     counts = (~hidden).sum(0)
     got = tail.quantile(counts)
     for u in range(m):

@@ -26,7 +26,7 @@ class Ballots:
     Float32 models vote in float32, float64 models in float64. The paper's GCN votes on the nodes' receptive
     field, all jurors of a batch in one dense and one sparse product per layer; any other model through ``vmap``.
 
-    Shapes: steps (n, P); a batch yields (positions (b,), predictions (b, m, C)).
+    Shapes: steps (n, P); a batch yields (positions (b,), predictions (m, C, b)).
     """
 
     def __init__(self, objective: Objective, steps: Tensor, nodes: Tensor, *, memory: str = "1GB") -> None:
@@ -42,14 +42,14 @@ class Ballots:
 
     @torch.no_grad()
     def predictions(self, thetas: Tensor) -> Tensor:
-        """Predictions of the models with these parameters, (b, P) -> (b, m, C)."""
+        """Predictions of the models with these parameters, (b, P) -> (m, C, b)."""
         parameters = thetas.to(self.dtype)
         if self.objective.gcn is not None:
             stacks = list(self.objective.unflatten(parameters).values())
             logits = self._field.stacked_logits(stacks)
         else:
             logits = self._generic_logits(parameters)
-        return self.objective.loss.predict(logits)
+        return self.objective.loss.predict(logits, dim=1)
 
     @property
     def _field(self) -> ReceptiveField:
@@ -63,7 +63,7 @@ class Ballots:
     def _generic_logits(self, parameters: Tensor) -> Tensor:
         objective = self.objective.cast(self.dtype)
         graph, rows = objective.local(self.nodes)
-        return vmap(lambda theta: objective.outputs(theta, rows, graph))(parameters)
+        return vmap(lambda theta: objective.outputs(theta, rows, graph), out_dims=2)(parameters)
 
     def _batch_size(self, budget: float) -> int:
         """As many jurors as fit: hidden rows (twice, for the product's copy) and a few copies of the outputs."""

@@ -176,7 +176,7 @@ def _own_predictions(jury: Jury, thetas: Tensor, chosen: Tensor) -> Tensor:
     nodes = jury.train_nodes[chosen]
     ballots = Ballots(jury.objective, thetas, nodes, memory=jury.memory)
     rows = [
-        ballots.predictions(thetas[part])[torch.arange(len(part)), part]
+        ballots.predictions(thetas[part])[part, :, torch.arange(len(part))]
         for part in torch.arange(len(chosen)).split(ballots.batch_size)
     ]
     return torch.cat(rows).double()

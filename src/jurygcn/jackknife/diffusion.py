@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.errors import SettingError
-from jurygcn.models.receptive_field import Propagation, SparseMatrix, side_by_side
+from jurygcn.models.receptive_field import Propagation, SparseMatrix, is_everything, reached_rows
 
 CANDIDATES = (0, 1, 2)
 
@@ -21,46 +21,42 @@ CANDIDATES = (0, 1, 2)
 class Diffusion:
     """Smooths votes at ``nodes`` for every candidate number of steps.
 
-    Shapes: ``reach`` (r,) the nodes whose votes are needed; votes (b, r, C) -> (b, |nodes|, C).
+    Shapes: ``reach`` (r,) the nodes whose votes are needed; votes (r, C, b) -> per number of steps (|nodes|, C, b).
     """
 
     def __init__(self, data: Data, nodes: Tensor, steps: int | str) -> None:
         self.candidates = self._check(steps)
-        self.nodes = nodes
+        averaging = Propagation.of(data).averaging if max(self.candidates) > 0 else None
+        everything = is_everything(nodes, int(data.num_nodes))
         levels = [nodes.cpu().numpy()]
         self._slices: list[sp.csr_matrix] = []
-        if max(self.candidates) > 0:
-            pattern = Propagation.of(data).adjacency
-            for _ in range(max(self.candidates)):
-                rows = pattern[levels[-1]]
-                below = np.unique(rows.indices)
-                averaging = sp.csr_matrix(
-                    (np.repeat(1.0 / np.diff(rows.indptr), np.diff(rows.indptr)), rows.indices, rows.indptr),
-                    shape=rows.shape,
-                )
-                self._slices.append(averaging[:, below])
-                levels.append(below)
-        self.reach = torch.from_numpy(levels[-1])
-        # positions of each level's nodes among the reached ones; every level contains the one before it
-        self._positions = [torch.from_numpy(np.searchsorted(levels[-1], level)) for level in levels]
-        if len(levels) == 1:
-            self._positions = [torch.arange(len(nodes))]
+        for _ in range(max(self.candidates)):
+            rows, below = reached_rows(averaging, levels[0], everything=everything)
+            self._slices.insert(0, rows)  # carries the outer level to the next inner one
+            levels.insert(0, below)
+        self.reach = torch.from_numpy(levels[0])
+        # where the asked nodes stand in each level, from the outermost inwards; None: the level is the asked nodes
+        self._asked = [
+            None if len(level) == len(nodes) else torch.from_numpy(np.searchsorted(level, levels[-1]))
+            for level in levels
+        ]
         self._matrices: dict[torch.dtype, list[SparseMatrix]] = {}
 
-    def __call__(self, votes: Tensor, steps: int) -> Tensor:
-        """Votes at the asked nodes after ``steps`` averages."""
-        at = self._positions[steps]
-        level = votes if len(at) == votes.shape[1] and steps == len(self._slices) else votes[:, at]
-        for matrix in reversed(self._averages(votes)[:steps]):
-            flat = matrix @ side_by_side(level)
-            level = flat.view(matrix.shape[0], len(votes), -1).transpose(0, 1)
-        return level
+    def __call__(self, votes: Tensor) -> dict[int, Tensor]:
+        """Votes at the asked nodes after 0 steps and after every candidate number of steps."""
+        smooth = {0: take(votes, self._asked[0])}
+        for step, matrix in enumerate(self._averages(votes), start=1):
+            votes = (matrix @ votes.reshape(len(votes), -1)).view(-1, *votes.shape[1:])
+            if step in self.candidates:
+                smooth[step] = take(votes, self._asked[step])
+        return smooth
 
     def _averages(self, votes: Tensor) -> list[SparseMatrix]:
         if votes.dtype not in self._matrices:
-            self._matrices[votes.dtype] = [
-                SparseMatrix(piece, dtype=votes.dtype, device=votes.device) for piece in self._slices
-            ]
+            made: dict[int, SparseMatrix] = {}
+            for piece in self._slices:
+                made.setdefault(id(piece), SparseMatrix(piece, dtype=votes.dtype, device=votes.device))
+            self._matrices[votes.dtype] = [made[id(piece)] for piece in self._slices]
         return self._matrices[votes.dtype]
 
     @staticmethod
@@ -70,3 +66,8 @@ class Diffusion:
         if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0:
             return (steps,)
         raise SettingError(f"diffusion must be 'auto' or a number of steps such as 0, 1 or 2, got {steps!r}.")
+
+
+def take(votes: Tensor, index: Tensor | None) -> Tensor:
+    """Rows of ``votes``; None takes all of them without a copy."""
+    return votes if index is None else votes[index]

@@ -23,8 +23,8 @@ def influence_on(jury: Jury, node: int) -> pd.DataFrame:
     """
     asked = check_nodes([node], jury.data, what="node")
     ballots = Ballots(jury.objective, jury.jurors.steps, asked, memory=jury.memory)
-    whole = ballots.predictions(jury.objective.theta[None])[0, 0]
-    votes = torch.cat([batch[:, 0] for _, batch in ballots])  # (n, C)
+    whole = ballots.predictions(jury.objective.theta[None])[0, :, 0]
+    votes = torch.cat([batch[0].T for _, batch in ballots])  # (n, C)
     classify = jury.objective.loss.name == "cross_entropy"
     output = int(whole.argmax()) if classify else 0
     frame = pd.DataFrame(

@@ -44,7 +44,7 @@ class LowerTail:
     rank is below 1 (erratum E8); otherwise it interpolates linearly between order statistics, which is what a
     ranking wants when labels are few.
 
-    Shapes: values (b, m) per batch; quantile (m,).
+    Shapes: values (m, b) per batch of jurors; quantile (m,).
     """
 
     def __init__(self, alpha: float, num_jurors: int, *, exact: bool) -> None:
@@ -55,25 +55,26 @@ class LowerTail:
 
     def add(self, values: Tensor) -> None:
         """Take in one batch of jurors; an excluded juror's value is +inf."""
-        values = values if self.smallest is None else torch.cat([self.smallest, values])
-        if len(values) > self.keep:
-            values = torch.topk(values, self.keep, dim=0, largest=False, sorted=False).values
+        values = values if self.smallest is None else torch.cat([self.smallest, values], dim=1)
+        if values.shape[1] > self.keep:
+            values = torch.topk(values, self.keep, dim=1, largest=False, sorted=False).values
         self.smallest = values
 
     def quantile(self, counts: Tensor) -> Tensor:
         """The quantile of each node, given how many jurors spoke for it, (m,) -> (m,)."""
         assert self.smallest is not None
-        ordered = self.smallest.sort(dim=0).values
-        infinite = torch.full_like(ordered[0], -torch.inf)
+        ordered = self.smallest.sort(dim=1).values
+        infinite = torch.full_like(ordered[:, 0], -torch.inf)
+        last = ordered.shape[1] - 1
         if self.exact:
             ranks = torch.tensor([exact_rank(self.alpha, int(n)) for n in counts.unique()], device=counts.device)
             rank = ranks[torch.searchsorted(counts.unique(), counts)]
-            picked = ordered.gather(0, (rank - 1).clamp(0, len(ordered) - 1).unsqueeze(0)).squeeze(0)
+            picked = ordered.gather(1, (rank - 1).clamp(0, last).unsqueeze(1)).squeeze(1)
             return torch.where((rank < 1) | (counts < 1), infinite, picked)
         position = self.alpha * (counts - 1).clamp_min(0).double()
         below = position.floor().long()
-        above = (below + 1).minimum((counts - 1).clamp_min(0)).clamp_max(len(ordered) - 1)
-        low, high = (ordered.gather(0, index.unsqueeze(0)).squeeze(0) for index in (below, above))
+        above = (below + 1).minimum((counts - 1).clamp_min(0)).clamp_max(last)
+        low, high = (ordered.gather(1, index.unsqueeze(1)).squeeze(1) for index in (below, above))
         weight = (position - below).to(ordered.dtype)
         return torch.where(counts < 1, infinite, low + weight * torch.where(weight > 0, high - low, 0.0))
 
@@ -94,15 +95,15 @@ def paper_interval(
     hidden = torch.zeros_like(norms, dtype=torch.bool) if excluded is None else excluded
     counts = (~hidden).sum(dim=0)
     lower, upper = (LowerTail(alpha, len(norms), exact=exact) for _ in range(2))
-    lower.add((norms - errors[:, None]).masked_fill(hidden, torch.inf))
-    upper.add((-norms - errors[:, None]).masked_fill(hidden, torch.inf))
+    lower.add((norms - errors[:, None]).masked_fill(hidden, torch.inf).T)
+    upper.add((-norms - errors[:, None]).masked_fill(hidden, torch.inf).T)
     return lower.quantile(counts), -upper.quantile(counts)
 
 
 def upper_error(errors: Tensor, *, alpha: float) -> Tensor:
     r"""The exact upper quantile :math:`Q^+_{n,\alpha}\{R_i\}`, infinite with too few errors: (n,) -> ()."""
     tail = LowerTail(alpha, len(errors), exact=True)
-    tail.add(-errors[:, None])
+    tail.add(-errors[None, :])
     return -tail.quantile(torch.tensor([len(errors)], device=errors.device))[0]
 
 

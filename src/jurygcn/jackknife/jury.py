@@ -17,7 +17,7 @@ from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
-from jurygcn.jackknife.diffusion import Diffusion
+from jurygcn.jackknife.diffusion import Diffusion, take
 from jurygcn.jackknife.explain import influence_on
 from jurygcn.jackknife.intervals import check_alpha, loo_errors
 from jurygcn.jackknife.jurors import LEAVE_OUT, Jurors, LeaveOneOut
@@ -27,6 +27,7 @@ from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_na
 from jurygcn.jackknife.verdict import Verdict
 from jurygcn.linalg import Solver
 from jurygcn.models.neighbourhood import num_hops, other_source_within
+from jurygcn.models.receptive_field import is_everything
 from jurygcn.objective import Forward, Objective, check_nodes
 
 
@@ -119,24 +120,24 @@ class Jury:
         n, m = self.objective.num_train, len(asked)
         classify = self.objective.loss.name == "cross_entropy"
         base, where = torch.cat([asked, self.train_nodes]).unique(return_inverse=True)
-        at_asked, at_train = where[:m], where[m:]  # positions among the nodes that are voted on
+        at_train = where[m:]  # positions among the nodes that are voted on; None for asked means all of them
+        at_asked = None if is_everything(asked, int(self.data.num_nodes)) else where[:m]
         smoothing = Diffusion(self.data, base, diffusion if classify else 0)
         ballots = Ballots(self.objective, self.jurors.steps, smoothing.reach, memory=self.memory)
 
-        prediction = smoothing(ballots.predictions(self.objective.theta[None]), 0)[0, at_asked]
+        prediction = take(smoothing(ballots.predictions(self.objective.theta[None]))[0], at_asked)[:, :, 0]
         bounds = Interval(interval, check_alpha(alpha), n, exact=not classify if exact is None else exact)
         labels = {k: LabelCounts(score_named(score)) for k in smoothing.candidates}
         spread = Spread(prediction)
-        for jurors, votes in ballots:  # step 7: f_{-i}(u) and f_{-i}(i)
+        for jurors, votes in ballots:  # step 7: f_{-i}(u) and f_{-i}(i) for every juror i of the batch
             own = self._own(asked, jurors)
-            raw = smoothing(votes, 0)
-            errors = self._errors(raw[torch.arange(len(jurors)), at_train[jurors]], jurors)  # step 8, Eq. (6)
-            bounds.add(self._quantity(raw[:, at_asked]), errors, own)  # steps 9-10, Eq. (7)
-            spread.add(raw[:, at_asked], own)
+            voted = smoothing(votes)
+            at_own = {k: v[at_train[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
+            voted = {k: take(v, at_asked) for k, v in voted.items()}
+            bounds.add(self._quantity(voted[0]), self._errors(at_own[0], jurors), own)  # steps 8-10, Eqs. (6)-(7)
+            spread.add(voted[0], own)
             for k, counts in labels.items() if classify else ():
-                smooth = smoothing(votes, k)
-                at_own = smooth[torch.arange(len(jurors)), at_train[jurors]]
-                counts.add(smooth[:, at_asked], at_own, self.objective.targets[jurors], own)
+                counts.add(voted[k], at_own[k], self.objective.targets[jurors], own)
 
         everyone = self._own(asked, torch.arange(n))
         speakers = n - torch.zeros(m, dtype=torch.long).index_fill_(0, everyone.node, 1)
@@ -160,11 +161,10 @@ class Jury:
         )
 
     def _quantity(self, predictions: Tensor) -> Tensor:
-        """What is put in an interval: the norm of the class probabilities, or the outputs, (..., K)."""
+        """What is put in an interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""
         if self.objective.loss.name == "mse":
             return predictions
-        norms: Tensor = torch.linalg.vector_norm(predictions, dim=-1, keepdim=True)
-        return norms
+        return predictions.square().sum(dim=1, keepdim=True).sqrt_()
 
     def _errors(self, at_own: Tensor, jurors: Tensor) -> Tensor:
         """Leave-one-out errors of some jurors, (b, C) -> (b, K). Implements: Eq. (6)."""
@@ -177,7 +177,7 @@ class Jury:
         """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""
         around = Diffusion(self.data, asked, 2)
         everyone = Ballots(self.objective, self.jurors.steps, around.reach, memory=self.memory)
-        share = around(everyone.predictions(self.objective.theta[None]), 2)[0]
+        share = around(everyone.predictions(self.objective.theta[None]))[2][:, :, 0]
         return 1.0 - share.gather(1, prediction.argmax(dim=1, keepdim=True)).squeeze(1)
 
     def _own(self, asked: Tensor, jurors: Tensor) -> Own:
@@ -227,7 +227,7 @@ class Jury:
     def ballots(self, nodes: Tensor | Sequence[int] | None = None) -> Tensor:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
         stream = Ballots(self.objective, self.jurors.steps, self._asked(nodes), memory=self.memory)
-        return torch.cat([votes for _, votes in stream])
+        return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     def influence_on(self, node: int) -> pd.DataFrame:
         """The training nodes that drive the prediction of ``node``, most influential first, signed."""

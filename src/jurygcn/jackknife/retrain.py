@@ -101,7 +101,7 @@ def _train_stack(objective: Objective, source: nn.Module, settings: Retraining, 
     targets = objective.targets.repeat(b, *[1] * (objective.targets.dim() - 1))
     for _ in range(settings.epochs):
         optimizer.zero_grad()
-        logits = field.stacked_logits(list(stacks.values()))
+        logits = field.stacked_logits(list(stacks.values())).permute(2, 0, 1)  # (b, n, C)
         losses = objective.loss.node_losses(logits.reshape(b * n, -1), targets).view(b, n)
         (losses * weights).mean(dim=1).sum().backward()
         optimizer.step()

@@ -14,23 +14,22 @@ INTERVALS = ("jackknife+", "jackknife", "minmax")
 
 
 def lac_scores(probabilities: Tensor) -> Tensor:
-    r"""Least-ambiguous-classifier score :math:`s = 1 - \pi_y`, (..., C); the 1 is dropped: same order, no rounding."""
+    r"""Least-ambiguous-classifier score :math:`s = 1 - \pi_y`, (m, C, b); the 1 is dropped: same order, no rounding."""
     return -probabilities
 
 
 def aps_scores(probabilities: Tensor) -> Tensor:
-    r"""Adaptive-prediction-set score: the mass of all classes at least as probable as y, y included, (..., C).
+    r"""Adaptive-prediction-set score: the mass of all classes at least as probable as y, y included, (m, C, b).
 
     Deterministic (the conservative form): ties count in full. Computed as minus the mass of the less probable
     classes, which differs by the constant 1 and is exactly 0 for the least probable class.
     """
-    ordered, order = probabilities.sort(dim=-1)
-    below = ordered.cumsum(dim=-1) - ordered
-    below[..., 0] = 0.0
-    for c in range(1, below.shape[-1]):  # equal probabilities have the same classes below them
-        tied = ordered[..., c] == ordered[..., c - 1]
-        below[..., c] = torch.where(tied, below[..., c - 1], below[..., c])
-    return torch.empty_like(below).scatter_(-1, order, -below)
+    ordered, order = probabilities.sort(dim=1)
+    below = ordered.cumsum(dim=1) - ordered
+    below[:, 0] = 0.0
+    for c in range(1, below.shape[1]):  # equal probabilities have the same classes below them
+        below[:, c] = torch.where(ordered[:, c] == ordered[:, c - 1], below[:, c - 1], below[:, c])
+    return torch.empty_like(below).scatter_(1, order, -below)
 
 
 SCORES = {"lac": lac_scores, "aps": aps_scores}
@@ -57,7 +56,7 @@ class Interval:
     For classification K = 1 and the quantity is the output norm (the paper's Eq. 7); for regression the quantities
     are the outputs, with ``method`` "jackknife+", "jackknife" or "minmax".
 
-    Shapes: predictions (b, m, K), errors (b, K) -> lower (m, K), upper (m, K).
+    Shapes: predictions (m, K, b), errors (b, K) -> lower (m, K), upper (m, K).
     """
 
     def __init__(self, method: str, alpha: float, num_jurors: int, *, exact: bool) -> None:
@@ -74,10 +73,10 @@ class Interval:
         self.errors.append(errors)
         if self.method == "jackknife":
             return
-        reach = errors[:, None, :] if self.method == "jackknife+" else 0.0
+        reach = errors.T if self.method == "jackknife+" else torch.zeros_like(errors.T)
         for tail, values in ((self.low, predictions - reach), (self.high, -predictions - reach)):
-            values[own.juror, own.node] = torch.inf
-            tail.add(values.flatten(1))
+            values[own.node, :, own.juror] = torch.inf
+            tail.add(values.flatten(0, 1))
 
     def bounds(self, prediction: Tensor, speakers: Tensor, own: Own) -> tuple[Tensor, Tensor]:
         """Lower and upper ends; ``own`` says which juror is which asked node. Implements: Eq. (7).
@@ -117,12 +116,11 @@ class LabelCounts:
         self.log_scores: list[Tensor] = []
 
     def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
-        """Take in votes (b, m, C), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
-        scores = self.score(probabilities)
-        self_score = self.score(at_own).gather(1, labels[:, None])  # (b, 1)
-        within = scores <= self_score[:, :, None]
-        within[own.juror, own.node] = False
-        counts = within.sum(dim=0, dtype=torch.int32)
+        """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
+        self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
+        within = self.score(probabilities) <= self_score
+        within[own.node, :, own.juror] = False
+        counts = within.sum(dim=2, dtype=torch.int32)
         self.counts = counts if self.counts is None else self.counts + counts
         self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(1e-12).log().squeeze(1))
 
@@ -143,14 +141,14 @@ class Spread:
         self.flips = torch.zeros(len(prediction), dtype=torch.int64, device=prediction.device)
 
     def add(self, predictions: Tensor, own: Own) -> None:
-        """Take in votes (b, m, C)."""
-        shift = predictions - self.prediction  # deviations from the model's own output keep the sums small
-        shift[own.juror, own.node] = 0.0
-        changed = predictions.argmax(dim=-1) != self.label
-        changed[own.juror, own.node] = False
-        self.total += shift.sum(dim=0)
-        self.square += (shift * shift).sum(dim=(0, 2))
-        self.flips += changed.sum(dim=0)
+        """Take in votes (m, C, b)."""
+        shift = predictions - self.prediction.unsqueeze(2)  # deviations from the model's own output keep sums small
+        shift[own.node, :, own.juror] = 0.0
+        changed = predictions.amax(dim=1) > predictions[torch.arange(len(self.label)), self.label]
+        changed[own.node, own.juror] = False
+        self.total += shift.sum(dim=2)
+        self.square += shift.square_().sum(dim=(1, 2))
+        self.flips += changed.sum(dim=1)
 
     def variance(self, counts: Tensor) -> Tensor:
         r"""Jackknife variance :math:`\frac{n'-1}{n'} \sum_i \|f_{-i}(u) - \bar f(u)\|^2`, (m,)."""

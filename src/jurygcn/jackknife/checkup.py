@@ -149,10 +149,14 @@ class Fidelity:
 
 def fidelity_of(jury: Jury, k: int, retraining: Retraining, seed: int) -> Fidelity:
     """Retrain ``k`` jurors drawn at random and compare."""
-    objective = jury.objective
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(objective.num_train, generator=generator)[:k].sort().values
-    retrained = retrained_parameters(objective, retraining, chosen.tolist())
+    chosen = torch.randperm(jury.objective.num_train, generator=generator)[:k].sort().values
+    return compare_jurors(jury, chosen, retrained_parameters(jury.objective, retraining, chosen.tolist()))
+
+
+def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
+    """Estimated jurors (positions ``chosen``) against parameters (k, P) retrained for the same ones."""
+    objective = jury.objective
     estimated = objective.theta + jury.jurors.steps[chosen]
     at_own = [_own_predictions(jury, thetas, chosen) for thetas in (estimated, retrained)]
     errors = [jury._errors(predictions, chosen).mean(dim=1) for predictions in at_own]

@@ -38,7 +38,11 @@ class Ballots:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for positions in torch.arange(len(self.steps)).split(self.batch_size):
-            yield positions, self.predictions(self.theta + self.steps[positions])
+            yield positions, self.of(positions)
+
+    def of(self, jurors: Tensor) -> Tensor:
+        """Predictions of some jurors (positions), (m, C, b)."""
+        return self.predictions(self.theta + self.steps[jurors])
 
     @torch.no_grad()
     def predictions(self, thetas: Tensor) -> Tensor:

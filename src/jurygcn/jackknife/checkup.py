@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from jurygcn.curvature import GGN
 from jurygcn.derivatives import autodiff
 from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.hearing import errors_of
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.linalg import extreme_eigenvalues
 
@@ -159,7 +160,7 @@ def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
     objective = jury.objective
     estimated = objective.theta + jury.jurors.steps[chosen]
     at_own = [_own_predictions(jury, thetas, chosen) for thetas in (estimated, retrained)]
-    errors = [jury._errors(predictions, chosen).mean(dim=1) for predictions in at_own]
+    errors = [errors_of(jury.objective, predictions, chosen).mean(dim=1) for predictions in at_own]
     values = [_value_of_label(jury, predictions, chosen) for predictions in at_own]
     frame = pd.DataFrame(
         {

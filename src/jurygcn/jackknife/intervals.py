@@ -60,6 +60,11 @@ class LowerTail:
             values = torch.topk(values, self.keep, dim=1, largest=False, sorted=False).values
         self.smallest = values
 
+    def merge(self, other: LowerTail) -> None:
+        """Take in what another tail has kept of other jurors."""
+        if other.smallest is not None:
+            self.add(other.smallest)
+
     def quantile(self, counts: Tensor) -> Tensor:
         """The quantile of each node, given how many jurors spoke for it, (m,) -> (m,)."""
         assert self.smallest is not None

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch_geometric.data import Data
 
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
-from jurygcn.jackknife.diffusion import Diffusion, take
 from jurygcn.jackknife.explain import influence_on
-from jurygcn.jackknife.intervals import check_alpha, loo_errors
+from jurygcn.jackknife.hearing import Hearing, Question, Tally
 from jurygcn.jackknife.jurors import LEAVE_OUT, Jurors, LeaveOneOut
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.jackknife.storage import load_jury, save_jury
-from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_named
 from jurygcn.jackknife.verdict import Verdict
 from jurygcn.linalg import Solver
-from jurygcn.models.neighbourhood import num_hops, other_source_within
-from jurygcn.models.receptive_field import is_everything
 from jurygcn.objective import Forward, Objective, check_nodes
 
 
@@ -116,85 +111,12 @@ class Jury:
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
         """
-        asked = self._asked(nodes)
-        n, m = self.objective.num_train, len(asked)
-        classify = self.objective.loss.name == "cross_entropy"
-        base, where = torch.cat([asked, self.train_nodes]).unique(return_inverse=True)
-        at_train = where[m:]  # positions among the nodes that are voted on; None for asked means all of them
-        at_asked = None if is_everything(asked, int(self.data.num_nodes)) else where[:m]
-        smoothing = Diffusion(self.data, base, diffusion if classify else 0)
-        ballots = Ballots(self.objective, self.jurors.steps, smoothing.reach, memory=self.memory)
-
-        prediction = take(smoothing(ballots.predictions(self.objective.theta[None]))[0], at_asked)[:, :, 0]
-        bounds = Interval(interval, check_alpha(alpha), n, exact=not classify if exact is None else exact)
-        labels = {k: LabelCounts(score_named(score)) for k in smoothing.candidates}
-        spread = Spread(prediction)
-        for jurors, votes in ballots:  # step 7: f_{-i}(u) and f_{-i}(i) for every juror i of the batch
-            own = self._own(asked, jurors)
-            voted = smoothing(votes)
-            at_own = {k: v[at_train[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
-            voted = {k: take(v, at_asked) for k, v in voted.items()}
-            bounds.add(self._quantity(voted[0]), self._errors(at_own[0], jurors), own)  # steps 8-10, Eqs. (6)-(7)
-            spread.add(voted[0], own)
-            for k, counts in labels.items() if classify else ():
-                counts.add(voted[k], at_own[k], self.objective.targets[jurors], own)
-
-        everyone = self._own(asked, torch.arange(n))
-        speakers = n - torch.zeros(m, dtype=torch.long).index_fill_(0, everyone.node, 1)
-        lower, upper = bounds.bounds(self._quantity(prediction), speakers, everyone)
-        best = max(labels, key=lambda k: labels[k].log_score) if classify else 0
-        return Verdict(
-            nodes=asked,
-            prediction=prediction,
-            lower=lower.squeeze(1),
-            upper=upper.squeeze(1),
-            jurors=speakers,
-            kinds=self._kinds(asked),
-            loo_errors=torch.cat(bounds.errors).squeeze(1),
-            loo_variance=spread.variance(speakers),
-            label_flips=spread.flips / speakers.clamp_min(1),
-            neighbour_doubt=self._neighbour_doubt(asked, prediction) if classify else torch.empty(0),
-            alpha=alpha,
-            diffusion=best,
-            label_counts=labels[best].counts if classify else None,
-            names=getattr(self.data, "class_names", None),
-        )
-
-    def _quantity(self, predictions: Tensor) -> Tensor:
-        """What is put in an interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""
-        if self.objective.loss.name == "mse":
-            return predictions
-        return predictions.square().sum(dim=1, keepdim=True).sqrt_()
-
-    def _errors(self, at_own: Tensor, jurors: Tensor) -> Tensor:
-        """Leave-one-out errors of some jurors, (b, C) -> (b, K). Implements: Eq. (6)."""
-        y = self.objective.targets[jurors]
-        if self.objective.loss.name == "mse":
-            return (y.to(at_own.dtype) - at_own).abs()
-        return loo_errors(functional.one_hot(y, at_own.shape[1]).to(at_own.dtype), at_own)[:, None]
-
-    def _neighbour_doubt(self, asked: Tensor, prediction: Tensor) -> Tensor:
-        """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""
-        around = Diffusion(self.data, asked, 2)
-        everyone = Ballots(self.objective, self.jurors.steps, around.reach, memory=self.memory)
-        share = around(everyone.predictions(self.objective.theta[None]))[2][:, :, 0]
-        return 1.0 - share.gather(1, prediction.argmax(dim=1, keepdim=True)).squeeze(1)
-
-    def _own(self, asked: Tensor, jurors: Tensor) -> Own:
-        """Which of these jurors are among the asked nodes, and where."""
-        order = asked.argsort()
-        mine = self.train_nodes[jurors]
-        found = torch.searchsorted(asked[order], mine).clamp_max(len(asked) - 1)
-        node = order[found]
-        hit = asked[node] == mine
-        return Own(hit.nonzero().squeeze(1), node[hit])
-
-    def _kinds(self, asked: Tensor) -> list[str]:
-        """Which uncertainty the width measures at each node. Implements: Prop. 1 and its remark."""
-        near = other_source_within(
-            self.data.edge_index, self.train_nodes, int(self.data.num_nodes), num_hops(self.objective.model)
-        )
-        return ["epistemic" if close else "aleatoric+epistemic" for close in near[asked].tolist()]
+        if exact is None:
+            exact = self.objective.loss.name == "mse"
+        question = Question(alpha=alpha, exact=exact, interval=interval, score=score, diffusion=diffusion)
+        hearing = Hearing(self.objective, self.jurors.steps, self._asked(nodes), question, memory=self.memory)
+        tallies = (hearing.count(jurors) for jurors in hearing.batches())
+        return hearing.verdict(reduce(Tally.merge, tallies))
 
     def _asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:

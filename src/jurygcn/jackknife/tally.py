@@ -78,6 +78,12 @@ class Interval:
             values[own.node, :, own.juror] = torch.inf
             tail.add(values.flatten(0, 1))
 
+    def merge(self, other: Interval) -> None:
+        """Take in what another stretch of jurors, the next one, has counted."""
+        self.errors += other.errors
+        self.low.merge(other.low)
+        self.high.merge(other.high)
+
     def bounds(self, prediction: Tensor, speakers: Tensor, own: Own) -> tuple[Tensor, Tensor]:
         """Lower and upper ends; ``own`` says which juror is which asked node. Implements: Eq. (7).
 
@@ -121,8 +127,14 @@ class LabelCounts:
         within = self.score(probabilities) <= self_score
         within[own.node, :, own.juror] = False
         counts = within.sum(dim=2, dtype=torch.int32)
-        self.counts = counts if self.counts is None else self.counts + counts
+        self.counts = counts if self.counts is None else self.counts.add_(counts)
         self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(1e-12).log().squeeze(1))
+
+    def merge(self, other: LabelCounts) -> None:
+        """Take in what another stretch of jurors has counted."""
+        assert other.counts is not None
+        self.counts = other.counts if self.counts is None else self.counts + other.counts
+        self.log_scores += other.log_scores
 
     @property
     def log_score(self) -> float:
@@ -149,6 +161,12 @@ class Spread:
         self.total += shift.sum(dim=2)
         self.square += shift.square_().sum(dim=(1, 2))
         self.flips += changed.sum(dim=1)
+
+    def merge(self, other: Spread) -> None:
+        """Take in what another stretch of jurors has counted."""
+        self.total += other.total
+        self.square += other.square
+        self.flips += other.flips
 
     def variance(self, counts: Tensor) -> Tensor:
         r"""Jackknife variance :math:`\frac{n'-1}{n'} \sum_i \|f_{-i}(u) - \bar f(u)\|^2`, (m,)."""

@@ -1,0 +1,156 @@
+"""One hearing: the asked nodes are put before the jurors, batch after batch, and their votes are counted.
+
+A hearing can count any stretch of jurors by itself, and counts of stretches merge; so stretches can be counted one
+after the other, by several processes, or by machines, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.diffusion import Diffusion, take
+from jurygcn.jackknife.intervals import check_alpha, loo_errors
+from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_named
+from jurygcn.jackknife.verdict import Verdict
+from jurygcn.models.neighbourhood import num_hops, other_source_within
+from jurygcn.models.receptive_field import is_everything
+from jurygcn.objective import Objective
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the jurors: see :meth:`jurygcn.Jury.verdict` for the meaning of each field."""
+
+    alpha: float
+    exact: bool
+    interval: str
+    score: str
+    diffusion: int | str
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """The counts of one stretch of jurors."""
+
+    bounds: Interval
+    labels: dict[int, LabelCounts]
+    spread: Spread
+
+    def merge(self, other: Tally) -> Tally:
+        """These counts with those of the next stretch of jurors."""
+        self.bounds.merge(other.bounds)
+        self.spread.merge(other.spread)
+        for k, counts in self.labels.items():
+            counts.merge(other.labels[k])
+        return self
+
+
+class Hearing:
+    """The asked nodes, what must be computed for them, and how votes on them are counted."""
+
+    def __init__(self, objective: Objective, steps: Tensor, asked: Tensor, question: Question, *, memory: str) -> None:
+        check_alpha(question.alpha)
+        score_named(question.score)
+        self.objective, self.asked, self.question = objective, asked, question
+        self.classify = objective.loss.name == "cross_entropy"
+        base, where = torch.cat([asked, objective.train_nodes]).unique(return_inverse=True)
+        self.at_train = where[len(asked) :]  # positions among the nodes that are voted on
+        self.at_asked = None if is_everything(asked, int(objective.data.num_nodes)) else where[: len(asked)]
+        self.smoothing = Diffusion(objective.data, base, question.diffusion if self.classify else 0)
+        self.ballots = Ballots(objective, steps, self.smoothing.reach, memory=memory)
+        self.model_says = self.smoothing(self.ballots.predictions(objective.theta[None]))
+        self.prediction = take(self.model_says[0], self.at_asked)[:, :, 0]
+        self._order = asked.argsort()
+
+    def batches(self) -> list[Tensor]:
+        """The stretches of jurors that fit the memory budget."""
+        return list(torch.arange(self.objective.num_train).split(self.ballots.batch_size))
+
+    def count(self, jurors: Tensor) -> Tally:
+        """Steps 7-10 of Algorithm 2 for some jurors: they vote, and their votes are counted."""
+        ask = self.question
+        bounds = Interval(ask.interval, ask.alpha, self.objective.num_train, exact=ask.exact)
+        labels = {k: LabelCounts(ask.score) for k in self.smoothing.candidates} if self.classify else {}
+        spread = Spread(self.prediction)
+        own = self.own(jurors)
+        voted = self.smoothing(self.ballots.of(jurors))  # f_{-i}(u) and f_{-i}(i) for every juror i
+        at_own = {k: v[self.at_train[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
+        voted = {k: take(v, self.at_asked) for k, v in voted.items()}
+        bounds.add(self.quantity(voted[0]), errors_of(self.objective, at_own[0], jurors), own)  # Eqs. (6)-(7)
+        spread.add(voted[0], own)
+        for k, counts in labels.items():
+            counts.add(voted[k], at_own[k], self.objective.targets[jurors], own)
+        return Tally(bounds, labels, spread)
+
+    def verdict(self, tally: Tally) -> Verdict:
+        """Step 11: the verdict from the counts of all jurors."""
+        n, m = self.objective.num_train, len(self.asked)
+        everyone = self.own(torch.arange(n))
+        speakers = n - torch.zeros(m, dtype=torch.long).index_fill_(0, everyone.node, 1)
+        lower, upper = tally.bounds.bounds(self.quantity(self.prediction), speakers, everyone)
+        best = max(tally.labels, key=lambda k: tally.labels[k].log_score) if self.classify else 0
+        return Verdict(
+            nodes=self.asked,
+            prediction=self.prediction,
+            lower=lower.squeeze(1),
+            upper=upper.squeeze(1),
+            jurors=speakers,
+            kinds=self._kinds(),
+            loo_errors=torch.cat(tally.bounds.errors).squeeze(1),
+            loo_variance=tally.spread.variance(speakers),
+            label_flips=tally.spread.flips / speakers.clamp_min(1),
+            neighbour_doubt=self._neighbour_doubt() if self.classify else torch.empty(0),
+            alpha=self.question.alpha,
+            diffusion=best,
+            label_counts=tally.labels[best].counts if self.classify else None,
+            names=getattr(self.objective.data, "class_names", None),
+        )
+
+    def quantity(self, predictions: Tensor) -> Tensor:
+        """What is put in an interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""
+        if not self.classify:
+            return predictions
+        return predictions.square().sum(dim=1, keepdim=True).sqrt_()
+
+    def own(self, jurors: Tensor) -> Own:
+        """Which of these jurors are among the asked nodes, and where."""
+        mine = self.objective.train_nodes[jurors]
+        found = torch.searchsorted(self.asked[self._order], mine).clamp_max(len(self.asked) - 1)
+        node = self._order[found]
+        hit = self.asked[node] == mine
+        return Own(hit.nonzero().squeeze(1), node[hit])
+
+    def _kinds(self) -> list[str]:
+        """Which uncertainty the width measures at each node. Implements: Prop. 1 and its remark."""
+        data = self.objective.data
+        hops = num_hops(self.objective.model)
+        near = other_source_within(data.edge_index, self.objective.train_nodes, int(data.num_nodes), hops)
+        return ["epistemic" if close else "aleatoric+epistemic" for close in near[self.asked].tolist()]
+
+    def _neighbour_doubt(self) -> Tensor:
+        """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""
+        if 2 in self.model_says:
+            share = take(self.model_says[2], self.at_asked)
+        else:
+            around = Diffusion(self.objective.data, self.asked, 2)
+            everyone = Ballots(self.objective, self.ballots.steps, around.reach)
+            share = around(everyone.predictions(self.objective.theta[None]))[2]
+        label = self.prediction.argmax(dim=1, keepdim=True)
+        return 1.0 - share[:, :, 0].gather(1, label).squeeze(1)
+
+
+def errors_of(objective: Objective, at_own: Tensor, jurors: Sequence[int] | Tensor) -> Tensor:
+    """Leave-one-out errors of some jurors from their predictions at their own nodes, (b, C) -> (b, K).
+
+    Implements: Eq. (6); for regression the absolute error of each output.
+    """
+    y = objective.targets[jurors]
+    if objective.loss.name == "mse":
+        return (y.to(at_own.dtype) - at_own).abs()
+    return loo_errors(functional.one_hot(y, at_own.shape[1]).to(at_own.dtype), at_own)[:, None]

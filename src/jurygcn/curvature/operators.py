@@ -69,6 +69,10 @@ class GGNFactor:
         r""":math:`n^{-1/2} L_i`, (n, C, K)."""
         return self.root / math.sqrt(len(self.root))
 
+    def cast(self, dtype: torch.dtype) -> GGNFactor:
+        """The same rows in another precision."""
+        return GGNFactor(self.jacobian.cast(dtype), self.root.to(dtype))
+
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
         """U diag(w) U^T: (P,) -> (nK, nK)."""
         n, C, K = self.root.shape

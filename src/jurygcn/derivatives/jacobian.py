@@ -37,6 +37,9 @@ class Jacobian(Protocol):
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
 
+    def cast(self, dtype: torch.dtype) -> Jacobian:
+        """The same in another precision."""
+
     def subset(self, terms: Tensor) -> Jacobian:
         """The same for some of the nodes."""
 
@@ -65,6 +68,10 @@ class DenseJacobian:
         n, C, _ = self.shape
         flat = self.rows.flatten(0, 1)
         return ((flat * scale) @ flat.T).view(n, C, n, C)
+
+    def cast(self, dtype: torch.dtype) -> DenseJacobian:
+        """The same Jacobian in another precision."""
+        return DenseJacobian(self.rows.to(dtype))
 
     def subset(self, terms: Tensor) -> DenseJacobian:
         """The rows of some nodes."""
@@ -118,6 +125,10 @@ class TwoLayerJacobian:
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
         return _assemble(inner, self.AE, self.W2, scale2)
+
+    def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
+        """The same Jacobian in another precision."""
+        return TwoLayerJacobian(self.T.to(dtype), self.AE.to(dtype), self.W2.to(dtype))
 
     def subset(self, terms: Tensor) -> TwoLayerJacobian:
         """The factors of some nodes."""
@@ -176,12 +187,15 @@ class RowSpaceJacobian:
         scale1 = scale[: F * h].view(F, h)
         if not bool((scale1 == scale1[0, 0]).all()):
             return self.expanded.gram(scale)
-        AX = self.AX.to_scipy() if isinstance(self.AX, SparseMatrix) else self.AX.cpu().numpy()
-        rows = AX @ AX.T
-        rows = rows.toarray() if sp.issparse(rows) else rows
-        seen = torch.from_numpy(self.mask @ rows).to(self.AE).view(h, n, -1)  # (h, n, R): M G
+        rows = self.AX @ self.AX.to_dense().T  # (R, R)
+        seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
+
+    def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
+        """The same Jacobian in another precision."""
+        AX = self.AX.cast(dtype) if isinstance(self.AX, SparseMatrix) else self.AX.to(dtype)
+        return RowSpaceJacobian(self.mask, AX, self.AE.to(dtype), self.W2.to(dtype))
 
     def subset(self, terms: Tensor) -> RowSpaceJacobian:
         """The factors of some nodes."""

@@ -32,8 +32,8 @@ class Ballots:
     def __init__(self, objective: Objective, steps: Tensor, nodes: Tensor, *, memory: str = "1GB") -> None:
         self.objective, self.nodes = objective, nodes
         self.dtype = objective.source_dtype
-        self.steps = steps
-        self.theta = objective.theta
+        self.steps = steps.to(self.dtype)
+        self.theta = objective.theta.to(self.dtype)
         self.batch_size = self._batch_size(parse_memory(memory))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -41,8 +41,8 @@ class Ballots:
             yield positions, self.of(positions)
 
     def of(self, jurors: Tensor) -> Tensor:
-        """Predictions of some jurors (positions), (m, C, b)."""
-        return self.predictions(self.theta + self.steps[jurors])
+        """Predictions of some consecutive jurors (positions), (m, C, b)."""
+        return self.predictions(self.theta + self.steps[int(jurors[0]) : int(jurors[-1]) + 1])
 
     @torch.no_grad()
     def predictions(self, thetas: Tensor) -> Tensor:

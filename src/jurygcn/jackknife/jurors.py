@@ -64,9 +64,7 @@ class LeaveOneOut:
 
         Implements: Eq. (5).
         """
-        if isinstance(self.prepared, PreparedDual):
-            return self._dual_solve(self._whitened())
-        return self.prepared.solve(self._gradients().T.contiguous())
+        return self._solve(self._whitened(), dtype=self.operator.dtype)
 
     def influence_jurors(self, *, as_printed: bool = False) -> Jurors:
         r""":math:`\theta_{-i} = \theta + \frac1n H^{-1} g_i`.
@@ -78,7 +76,8 @@ class LeaveOneOut:
         Implements: Eq. (3), Eq. (4) with errata E1 and E3.
         """
         scale = -1.0 if as_printed else 1.0 / self.objective.num_train
-        return self._jurors("influence", scale, self.influences())
+        solution = self._solve(self._whitened(), dtype=self.objective.source_dtype)
+        return self._jurors("influence", scale, solution)
 
     def newton_jurors(self) -> Jurors:
         """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
@@ -89,15 +88,24 @@ class LeaveOneOut:
             )
         retention = self._retention()  # I - M_ii
         corrected = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
-        if isinstance(self.prepared, PreparedDual):
-            solution = self._dual_solve(corrected)
-        else:
-            cotangents = (self.operator.factor.root @ corrected.unsqueeze(-1)).squeeze(-1)
-            solution = self.prepared.solve(self.operator.factor.jacobian.pull_each(cotangents).T.contiguous())
+        solution = self._solve(corrected, dtype=self.objective.source_dtype)
         leverage = 1.0 - torch.linalg.eigvalsh(retention)[:, 0]
         return self._jurors("newton", 1.0 / self.objective.num_train, solution, leverage)
 
-    def _dual_solve(self, whitened: Tensor) -> Solution:
+    def _solve(self, whitened: Tensor, *, dtype: torch.dtype) -> Solution:
+        r""":math:`H^{-1} J_i^T L_i w_i` for every training node, (n, K) -> value (P, n) in ``dtype``."""
+        if isinstance(self.prepared, PreparedDual):
+            return self._dual_solve(whitened, dtype=dtype)
+        if isinstance(self.operator, GGN):
+            cotangents = (self.operator.factor.root @ whitened.unsqueeze(-1)).squeeze(-1)
+            gradients = self.operator.factor.jacobian.pull_each(cotangents)
+        elif self.objective.gcn is not None:
+            gradients = ClosedForm(self.objective).node_gradients()
+        else:
+            gradients = autodiff.node_gradients(self.objective, self.objective.theta)
+        return self.prepared.solve(gradients.T.contiguous())
+
+    def _dual_solve(self, whitened: Tensor, *, dtype: torch.dtype) -> Solution:
         r""":math:`H^{-1} J_i^T L_i w_i` for all i without leaving the dual space until the end.
 
         With :math:`J_i^T L_i = \sqrt n\, U_i^T` and Woodbury,
@@ -114,7 +122,9 @@ class LeaveOneOut:
         L = self.prepared.cholesky
         defect = L @ (L.T @ columns) - wanted.view(n * K, n)
         residual = float((defect.norm(dim=0) / whitened.norm(dim=1).clamp_min(torch.finfo(L.dtype).tiny)).max())
-        value = self.prepared.inverse_diagonal[:, None] * self.operator.factor.transpose_matmul(n**0.5 * columns)  # type: ignore[union-attr]
+        factor = self.operator.factor.cast(dtype)  # type: ignore[union-attr]
+        value = factor.transpose_matmul((n**0.5 * columns).to(dtype))
+        value *= self.prepared.inverse_diagonal[:, None].to(dtype)
         return Solution(value, residual, 1, "dual", residual < self.choice.solver.tolerance)  # type: ignore[attr-defined]
 
     def _jurors(self, how: str, scale: float, solution: Solution, leverage: Tensor | None = None) -> Jurors:
@@ -144,15 +154,6 @@ class LeaveOneOut:
     def _whitened(self) -> Tensor:
         """The whitened residuals w_i of the training nodes, (n, K)."""
         return self.objective.loss.whitened(self.objective.train_outputs, self.objective.targets)
-
-    def _gradients(self) -> Tensor:
-        """g_i of every training node, (n, P)."""
-        if isinstance(self.operator, GGN):
-            residual = self.objective.loss.residual(self.objective.train_outputs, self.objective.targets)
-            return self.operator.factor.jacobian.pull_each(residual)
-        if self.objective.gcn is not None:
-            return ClosedForm(self.objective).node_gradients()
-        return autodiff.node_gradients(self.objective, self.objective.theta)
 
     def _retention(self) -> Tensor:
         r""":math:`I - M_{ii}` for every training node, (n, K, K)."""

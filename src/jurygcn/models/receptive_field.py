@@ -94,6 +94,10 @@ class SparseMatrix:
             return out
         return self.csr @ dense
 
+    def cast(self, dtype: torch.dtype) -> SparseMatrix:
+        """The same matrix in another precision."""
+        return self if dtype == self.dtype else SparseMatrix(self._source, dtype=dtype, device=self.device)
+
     def to_dense(self) -> Tensor:
         """The same matrix, dense."""
         return self.csr.to_dense()

@@ -1,9 +1,9 @@
 """Any GNN can have a jury: estimated jurors of five architectures against retrained ones.
 
 Every model is trained on 60 random labels of the digits graph (1,797 nodes, 10 classes), in float64, to a gradient norm
-below 1e-3 where its minimum is smooth; then 20 jurors go on from there to their own minimum, each without its node (a warm
-start: a cold one may end in another minimum altogether). GAT's minimum lies on a kink of its attention, so its gradient
-does not vanish there.
+below 1e-3 where its minimum is smooth; then 20 jurors go on from there to their own minimum, each without its node (a
+warm start: a cold one may end in another minimum altogether). GAT's minimum lies on a kink of its attention, so its
+gradient does not vanish there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jurygcn.data import paper_split, random_labels
 from jurygcn.jackknife.checkup import compare_jurors
 from jurygcn.jackknife.retrain import retrained_parameters
 
-DECAY, HIDDEN, JURORS, ITERATIONS = 1e-3, 16, 20, 300
+DECAY, HIDDEN, JURORS, ITERATIONS = 1e-3, 16, 20, 200
 # (learning rate, epochs) of Adam after L-BFGS: falling steps settle at the kinks of ReLUs, where L-BFGS gives up
 TAIL = ((1e-3, 100), (1e-4, 100), (1e-5, 100))
 

@@ -23,7 +23,7 @@ from jurygcn.jackknife.intervals import jackknife_interval
 from protocol import extra, graph, spread
 
 ALPHA, LABELS, EPOCHS, LR = 0.1, 100, 300, 0.01
-DECAYS = (5e-4, 5e-3, 2e-2, 5e-2)
+DECAYS = (5e-4, 5e-3, 2e-2, 5e-2, 1e-1, 2e-1)
 
 
 def counties() -> tuple[Data, Tensor]:

@@ -30,6 +30,22 @@ def test_forward_is_the_formula(case: Case):
 
 
 @cases
+def test_stacks_of_models(case: Case):
+    """A stack of models votes like its members one by one; to first order it votes like the derivative."""
+    objective = case.objective()
+    theta, everyone = objective.theta, torch.arange(objective.data.num_nodes)
+    field = ReceptiveField.of(objective.gcn, objective.data, everyone)
+    steps = 0.3 * torch.randn(4, len(theta), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    stacked = field.stacked_logits(list(objective.unflatten(theta + steps).values()))
+    weights = list(objective.unflatten(theta).values())
+    linear = field.linearized_logits(weights, list(objective.unflatten(steps).values()))
+    J = autodiff.jacobian_rows(objective, theta, everyone)
+    for i, step in enumerate(steps):
+        torch.testing.assert_close(stacked[:, :, i], objective.outputs(theta + step), **EXACT)
+        torch.testing.assert_close(linear[:, :, i], objective.outputs(theta) + J @ step, **EXACT)
+
+
+@cases
 def test_node_gradients(case: Case):
     objective = case.objective()
     closed = ClosedForm(objective).node_gradients()
@@ -67,6 +83,14 @@ def test_jacobian_and_its_products(case: Case):
         for weights in (scale, torch.full_like(scale, 0.7)):
             torch.testing.assert_close(structured.gram(weights), dense.gram(weights), **EXACT)
         torch.testing.assert_close(structured.subset(some).push(V), dense.push(V)[some], **EXACT)
+        root = torch.randn(n, C, 2, generator=generator, dtype=torch.float64)
+        square = torch.einsum("icp,ick,idk,idr->pr", rows, root, root, rows)
+        torch.testing.assert_close(structured.curvature(root), square, **EXACT)
+        blocks = torch.einsum("icp,pr,idr->icd", rows, square, rows)
+        torch.testing.assert_close(structured.quadratic(square), blocks, **EXACT)
+        torch.testing.assert_close(
+            structured.cast(torch.float32).push(V.float()), dense.push(V).float(), rtol=1e-3, atol=1e-4
+        )
     torch.testing.assert_close(dense.gram(scale), torch.einsum("icp,p,jdp->icjd", rows, scale, rows), **EXACT)
     torch.testing.assert_close(dense.subset(some).push(V), dense.push(V)[some], **EXACT)
 

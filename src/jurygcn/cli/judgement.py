@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jurygcn.cli.session import Session
+from jurygcn.cli.session import Session, stopwatch
 from jurygcn.cli.tables import SET_ALPHA
 from jurygcn.evaluation import accuracy, error_auroc, mean_set_size, micro_f1, set_coverage
 from jurygcn.jackknife import Jury, Verdict
@@ -59,11 +60,14 @@ class Judgement:
         }
 
 
-def judge(session: Session, *, alpha: float = 0.025, diffusion: str = "auto", **settings: Any) -> Judgement:
-    """Convene the jury on a session's model and hear it on all nodes."""
+def judge(
+    session: Session, *, alpha: float = 0.025, diffusion: str = "auto", resume: Path | None = None, **settings: Any
+) -> Judgement:
+    """Convene the jury on a session's model and hear it on all nodes, from where the folder ``resume`` ends."""
     jury = convene(session, **settings)
-    with session.timed("ballots", "Counting the ballots"):
-        verdict = jury.verdict(alpha=alpha, diffusion=diffusion if diffusion == "auto" else int(diffusion))
+    with stopwatch(session.seconds, "ballots"):
+        steps = diffusion if diffusion == "auto" else int(diffusion)
+        verdict = jury.verdict(alpha=alpha, diffusion=steps, resume=resume)
     return Judgement(session, jury, verdict)
 
 
@@ -71,12 +75,13 @@ def convene(session: Session, **settings: Any) -> Jury:
     """Find the jurors of a session's model."""
     s = session.settings
     retraining = Retraining(epochs=s.epochs, lr=s.lr, seed=s.seed)
-    with session.timed("jurors", "Finding the jurors"):
+    with stopwatch(session.seconds, "jurors"):
         return Jury(
             session.model,
             session.data,
             session.train_nodes,
             weight_decay=session.weight_decay,
             retraining=retraining,
+            progress=True,
             **settings,
         ).fit()

@@ -12,9 +12,11 @@ import typer
 from jurygcn.cli.data import AsJson, Name
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
+from jurygcn.jackknife.ballots import parse_memory
 from jurygcn.jackknife.intervals import check_alpha
 from jurygcn.jackknife.jurors import LEAVE_OUT
 from jurygcn.linalg import SOLVERS
+from jurygcn.parallel import check_parallel
 
 DEFAULT_WEIGHT_DECAY = 5e-4
 
@@ -32,8 +34,10 @@ __all__ = [
     "Layers",
     "LearningRate",
     "LeaveOut",
+    "Memory",
     "Name",
     "Out",
+    "Parallel",
     "PerClass",
     "Retrain",
     "Seed",
@@ -68,6 +72,16 @@ def not_negative(option: str) -> Callable[[float | None], float | None]:
 def _diffusion(value: str) -> str:
     if value != "auto" and not (value.isascii() and value.isdigit()):
         raise SettingError(f"expected --diffusion to be auto or a number of steps such as 0, 1 or 2, got {value!r}")
+    return value
+
+
+def _parallel(value: str | None) -> str | None:
+    check_parallel(value)
+    return value
+
+
+def _memory(value: str) -> str:
+    parse_memory(value)
     return value
 
 
@@ -134,6 +148,15 @@ Diffusion = Annotated[
     typer.Option(
         "--diffusion", callback=_diffusion, help="Average votes over neighbourhoods this often; auto lets jurors say."
     ),
+]
+Parallel = Annotated[
+    str | None,
+    typer.Option(
+        "--parallel", callback=_parallel, help="Where to count ballots: a number of processes, or dask://host:port."
+    ),
+]
+Memory = Annotated[
+    str, typer.Option("--memory", callback=_memory, help="How much a batch of ballots may take, in each process.")
 ]
 Retrain = Annotated[
     int, typer.Option("--retrain", min=0, help="Jurors to retrain and compare with; 0 for the cheap checks only.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, n
 from jurygcn.cli.train import score_facts, training_facts
 
 SHOWN = 10  # nodes per table
+UNFINISHED = ".batches"  # folder in --out with the ballots counted so far; gone once the results are there
 
 
 def quantify(
@@ -35,13 +37,15 @@ def quantify(
     epochs: given.Epochs = 100,
     weight_decay: given.WeightDecay = None,
     hidden: given.Hidden = 16,
+    parallel: given.Parallel = None,
+    memory: given.Memory = "1GB",
     as_json: given.AsJson = False,
 ) -> None:
     """Train or load a GCN, and let the jury say how far to trust each of its predictions.
 
     Trains without dropout: the jackknife compares the model with the optimum of its training objective, and
     with dropout it has none. Prints the ten most and the ten least uncertain nodes. With --out, writes
-    verdict.csv (all nodes) and run.json.
+    verdict.csv (all nodes) and run.json; the same command after an interruption counts only the ballots that are left.
     """
     check_out(out)
     settings = Settings(
@@ -61,8 +65,13 @@ def quantify(
         curvature=curvature,
         solver=solver,
         as_printed=as_printed,
+        parallel=parallel,
+        memory=memory,
+        resume=None if out is None else out / UNFINISHED,
     )
     present(judgement, "quantify", out=out, as_json=as_json)
+    if out is not None:
+        shutil.rmtree(out / UNFINISHED, ignore_errors=True)
 
 
 def present(

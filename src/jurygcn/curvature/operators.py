@@ -18,6 +18,9 @@ from jurygcn.objective import Objective
 
 CURVATURES = ("ggn", "hessian", "printed")
 
+# numbers that may lie between U and U^T at once
+BETWEEN = 50_000_000
+
 
 class _Diagonal:
     """What the operators share: a diagonal, and the dense form through unit vectors."""
@@ -106,8 +109,16 @@ class GGN(_Diagonal):
         return bool((self.diagonal > 0).all()) or None
 
     def data_product(self, block: Tensor) -> Tensor:
-        """U^T U V."""
-        return self.factor.transpose_matmul(self.factor.matmul(block))
+        """U^T U V, some columns at a time: what lies between has nK rows."""
+        width = max(1, BETWEEN // self.factor.rows)
+        pieces = [self.factor.transpose_matmul(self.factor.matmul(part)) for part in block.split(width, dim=1)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (P, P), block by block where the Jacobian has structure."""
+        matrix = self.factor.jacobian.curvature(self.factor.scaled_root)
+        matrix.diagonal().add_(self.diagonal)
+        return matrix
 
     @property
     def num_terms(self) -> int:

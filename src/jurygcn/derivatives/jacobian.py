@@ -37,6 +37,12 @@ class Jacobian(Protocol):
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
 
+    def curvature(self, root: Tensor) -> Tensor:
+        """Sum over nodes of J_i^T L_i L_i^T J_i: (n, C, K) -> (P, P)."""
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """J_i A J_i^T for every node, A symmetric: (P, P) -> (n, C, C)."""
+
     def cast(self, dtype: torch.dtype) -> Jacobian:
         """The same in another precision."""
 
@@ -68,6 +74,15 @@ class DenseJacobian:
         n, C, _ = self.shape
         flat = self.rows.flatten(0, 1)
         return ((flat * scale) @ flat.T).view(n, C, n, C)
+
+    def curvature(self, root: Tensor) -> Tensor:
+        """Sum of J_i^T L_i L_i^T J_i."""
+        U = torch.bmm(root.transpose(1, 2), self.rows).flatten(0, 1)
+        return U.T @ U
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """J_i A J_i^T for every node."""
+        return torch.bmm((self.rows.flatten(0, 1) @ matrix).view(self.shape), self.rows.transpose(1, 2))
 
     def cast(self, dtype: torch.dtype) -> DenseJacobian:
         """The same Jacobian in another precision."""
@@ -125,6 +140,50 @@ class TwoLayerJacobian:
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
         return _assemble(inner, self.AE, self.W2, scale2)
+
+    def curvature(self, root: Tensor) -> Tensor:
+        r"""Sum of J_i^T L_i L_i^T J_i, block by block: the first layer's blocks know no C.
+
+        With :math:`S = L L^T`: block (q, q') of the first layer is
+        :math:`\sum_i (W_2 S_i W_2^T)_{qq'} T_{qi}^T T_{q'i}`; the last layer's is
+        :math:`\sum_i (\hat A E)_i^T (\hat A E)_i \otimes S_i`; the cross blocks likewise.
+        """
+        (h, n, F), C = self.T.shape, self.W2.shape[1]
+        S = root @ root.transpose(1, 2)
+        WS = self.W2 @ S  # (n, h, C)
+        WSW = WS @ self.W2.T  # (n, h, h)
+        P1 = F * h
+        out = torch.empty(self.shape[2], self.shape[2], dtype=self.T.dtype, device=self.T.device)
+        first = out[:P1, :P1].view(F, h, F, h)
+        for q in range(h):
+            for r in range(q, h):
+                block = (self.T[q] * WSW[:, q, r, None]).T @ self.T[r]
+                first[:, q, :, r] = block
+                first[:, r, :, q] = block.T
+            cross = self.T[q].T @ (self.AE.unsqueeze(2) * WS[:, q].unsqueeze(1)).view(n, h * C)  # (F, h C)
+            out[:P1, P1:].view(F, h, h * C)[:, q] = cross
+        out[P1:, :P1] = out[:P1, P1:].T
+        pairs = (self.AE.unsqueeze(2) * self.AE.unsqueeze(1)).view(n, h * h)
+        out[P1:, P1:] = (pairs.T @ S.reshape(n, C * C)).view(h, h, C, C).permute(0, 2, 1, 3).reshape(h * C, h * C)
+        return out
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """J_i A J_i^T for every node, block by block as in ``curvature``."""
+        (h, n, F), C = self.T.shape, self.W2.shape[1]
+        P1 = F * h
+        first = matrix[:P1, :P1].view(F, h, F, h)
+        inner = torch.empty(n, h, h, dtype=matrix.dtype, device=matrix.device)
+        mixed = torch.empty(n, h, C, dtype=matrix.dtype, device=matrix.device)
+        for q in range(h):
+            for r in range(q, h):
+                inner[:, q, r] = inner[:, r, q] = ((self.T[q] @ first[:, q, :, r]) * self.T[r]).sum(dim=1)
+            cross = (self.T[q] @ matrix[:P1, P1:].view(F, h, h * C)[:, q]).view(n, h, C)
+            mixed[:, q] = (cross * self.AE.unsqueeze(2)).sum(dim=1)
+        W2 = self.W2.expand(n, h, C)
+        out = W2.transpose(1, 2) @ inner @ W2
+        half = W2.transpose(1, 2) @ mixed
+        last = (self.AE @ matrix[P1:, P1:].reshape(h, C * h * C)).view(n, C, h, C)
+        return out + half + half.transpose(1, 2) + (last * self.AE[:, None, :, None]).sum(dim=2)
 
     def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
         """The same Jacobian in another precision."""
@@ -191,6 +250,14 @@ class RowSpaceJacobian:
         seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
+
+    def curvature(self, root: Tensor) -> Tensor:
+        """Sum of J_i^T L_i L_i^T J_i."""
+        return self.expanded.curvature(root)
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """J_i A J_i^T for every node."""
+        return self.expanded.quadratic(matrix)
 
     def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
         """The same Jacobian in another precision."""

@@ -6,9 +6,16 @@ after the other, by several processes, or by machines, with the same result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
+from math import ceil
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,11 +23,17 @@ from torch.nn import functional
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.diffusion import Diffusion, take
 from jurygcn.jackknife.intervals import check_alpha, loo_errors
+from jurygcn.jackknife.record import Record
 from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_named
 from jurygcn.jackknife.verdict import Verdict
 from jurygcn.models.neighbourhood import num_hops, other_source_within
 from jurygcn.models.receptive_field import is_everything
 from jurygcn.objective import Objective
+from jurygcn.parallel import map_batches
+
+# Counts travel back with every stretch, so stretches are long; but not so long that a worker waits for another, or
+# that much is lost with one.
+STRETCHES_PER_WORKER, LONGEST_STRETCH = 4, 64
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,11 @@ class Tally:
     labels: dict[int, LabelCounts]
     spread: Spread
 
+    @property
+    def jurors(self) -> int:
+        """How many jurors have been counted."""
+        return sum(map(len, self.bounds.errors))
+
     def merge(self, other: Tally) -> Tally:
         """These counts with those of the next stretch of jurors."""
         self.bounds.merge(other.bounds)
@@ -57,7 +75,7 @@ class Hearing:
     def __init__(self, objective: Objective, steps: Tensor, asked: Tensor, question: Question, *, memory: str) -> None:
         check_alpha(question.alpha)
         score_named(question.score)
-        self.objective, self.asked, self.question = objective, asked, question
+        self.objective, self.asked, self.question, self.memory = objective, asked, question, memory
         self.classify = objective.loss.name == "cross_entropy"
         base, where = torch.cat([asked, objective.train_nodes]).unique(return_inverse=True)
         self.at_train = where[len(asked) :]  # positions among the nodes that are voted on
@@ -68,25 +86,87 @@ class Hearing:
         self.prediction = take(self.model_says[0], self.at_asked)[:, :, 0]
         self._order = asked.argsort()
 
-    def batches(self) -> list[Tensor]:
-        """The stretches of jurors that fit the memory budget."""
-        return list(torch.arange(self.objective.num_train).split(self.ballots.batch_size))
+    def stretches(self, workers: int = 1, *, start: int = 0) -> list[Tensor]:
+        """The jurors from ``start`` on, cut for this many workers; one worker takes a batch at a time."""
+        jurors, batch = torch.arange(start, self.objective.num_train), self.ballots.batch_size
+        share = min(LONGEST_STRETCH, ceil(len(jurors) / (STRETCHES_PER_WORKER * workers)))
+        size = batch if workers == 1 else share if share <= batch else batch * ceil(share / batch)
+        return list(jurors.split(size)) if len(jurors) else []
 
+    def hear(
+        self,
+        *,
+        parallel: int | str | None = None,
+        resume: str | Path | None = None,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> Tally:
+        """Count the votes of all jurors, from where the record in the folder ``resume`` ends, if there is one.
+
+        Args:
+            parallel: where to count; see :mod:`jurygcn.parallel`.
+            resume: a folder to keep the counts in, so that they need not be made again.
+            advance: called with the number of jurors that have just been counted.
+        """
+        record = None if resume is None else Record(Path(resume), self)
+        tally = None if record is None else record.read()
+        heard = 0 if tally is None else tally.jurors
+        advance(heard)
+        left = map_batches(
+            self.count, lambda workers: self.stretches(workers, start=heard), pack=self.portable, parallel=parallel
+        )
+        for part in left:
+            advance(part.jurors)
+            tally = part if tally is None else tally.merge(part)
+            if record is not None and part.jurors < self.objective.num_train:  # one batch leaves nothing to go on with
+                record.write(tally)
+        assert tally is not None
+        return tally
+
+    @torch.no_grad()
     def count(self, jurors: Tensor) -> Tally:
-        """Steps 7-10 of Algorithm 2 for some jurors: they vote, and their votes are counted."""
+        """Steps 7-10 of Algorithm 2 for a stretch of jurors, in batches that fit the memory budget."""
+        return reduce(Tally.merge, map(self._count_batch, jurors.split(self.ballots.batch_size)))
+
+    def new_tally(self) -> Tally:
+        """The counts before any juror has spoken."""
         ask = self.question
         bounds = Interval(ask.interval, ask.alpha, self.objective.num_train, exact=ask.exact)
         labels = {k: LabelCounts(ask.score) for k in self.smoothing.candidates} if self.classify else {}
-        spread = Spread(self.prediction)
+        return Tally(bounds, labels, Spread(self.prediction))
+
+    def _count_batch(self, jurors: Tensor) -> Tally:
+        """Some jurors vote at once, and their votes are counted."""
+        tally = self.new_tally()
         own = self.own(jurors)
         voted = self.smoothing(self.ballots.of(jurors))  # f_{-i}(u) and f_{-i}(i) for every juror i
         at_own = {k: v[self.at_train[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
         voted = {k: take(v, self.at_asked) for k, v in voted.items()}
-        bounds.add(self.quantity(voted[0]), errors_of(self.objective, at_own[0], jurors), own)  # Eqs. (6)-(7)
-        spread.add(voted[0], own)
-        for k, counts in labels.items():
+        tally.bounds.add(self.quantity(voted[0]), errors_of(self.objective, at_own[0], jurors), own)  # Eqs. (6)-(7)
+        tally.spread.add(voted[0], own)
+        for k, counts in tally.labels.items():
             counts.add(voted[k], at_own[k], self.objective.targets[jurors], own)
-        return Tally(bounds, labels, spread)
+        return tally
+
+    def portable(self) -> PortableHearing:
+        """What another process needs to count as this hearing does."""
+        return PortableHearing(self)
+
+    def evidence(self) -> dict[str, Any]:
+        """Everything that decides the counts, by name."""
+        objective = self.objective
+        return {
+            "question": self.question,
+            "loss": objective.loss.name,
+            "dtype": objective.source_dtype,
+            "model": objective.model,
+            "prediction": self.prediction,
+            "asked": self.asked,
+            "train_nodes": objective.train_nodes,
+            "targets": objective.targets,
+            "steps": self.ballots.steps,
+            **{f"model.{name}": value for name, value in objective.model.state_dict().items()},
+            **{f"data.{name}": value for name, value in objective.data.items() if isinstance(value, Tensor)},
+        }
 
     def verdict(self, tally: Tally) -> Verdict:
         """Step 11: the verdict from the counts of all jurors."""
@@ -154,3 +234,54 @@ def errors_of(objective: Objective, at_own: Tensor, jurors: Sequence[int] | Tens
     if objective.loss.name == "mse":
         return (y.to(at_own.dtype) - at_own).abs()
     return loo_errors(functional.one_hot(y, at_own.shape[1]).to(at_own.dtype), at_own)[:, None]
+
+
+class PortableHearing:
+    """A hearing on its way to another process: only what it was made from, and that as NumPy arrays.
+
+    Arrays travel well (joblib maps large ones into every process, Dask does not copy them); sparse matrices and
+    whatever else can be made again stay behind.
+    """
+
+    def __init__(self, hearing: Hearing) -> None:
+        self.question, self.memory = hearing.question, hearing.memory
+        self.objective = light = copy.copy(hearing.objective)
+        light.data, light.model, light.parameters = copy.copy(light.data), copy.deepcopy(light.model), {}
+        for name in vars(hearing.objective):
+            if isinstance(getattr(type(light), name, None), cached_property):
+                delattr(light, name)
+        self.given = _arrays({"steps": hearing.ballots.steps, "asked": hearing.asked})
+        self.fields = _arrays(vars(light))
+        self.graph = _arrays(dict(light.data.items()))
+        self.weights = _arrays(dict(light.model.named_parameters()))
+        for name in self.fields:
+            delattr(light, name)
+        for name in self.graph:
+            del light.data[name]
+        for name in self.weights:
+            light.model.get_parameter(name).data = torch.empty(0)
+
+    def __call__(self) -> Callable[[Tensor], Tally]:
+        """The same hearing at the other end: its ``count``."""
+        objective = copy.copy(self.objective)
+        objective.data, objective.model = copy.copy(objective.data), copy.deepcopy(objective.model)
+        for name, tensor in _tensors(self.fields):
+            setattr(objective, name, tensor)
+        for name, tensor in _tensors(self.graph):
+            objective.data[name] = tensor
+        for name, tensor in _tensors(self.weights):
+            objective.model.get_parameter(name).data = tensor
+        objective.parameters = {n: p.detach() for n, p in objective.model.named_parameters() if p.requires_grad}
+        return Hearing(objective, question=self.question, memory=self.memory, **dict(_tensors(self.given))).count
+
+
+def _arrays(values: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """The dense tensors among the values, as arrays that share their memory."""
+    dense = {name: v for name, v in values.items() if isinstance(v, Tensor) and v.layout == torch.strided}
+    return {name: v.detach().cpu().numpy() for name, v in dense.items() if v.dtype != torch.bfloat16}
+
+
+def _tensors(arrays: dict[str, np.ndarray[Any, Any]]) -> Iterator[tuple[str, Tensor]]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them
+        yield from [(name, torch.from_numpy(array)) for name, array in arrays.items()]

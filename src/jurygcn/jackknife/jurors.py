@@ -24,6 +24,7 @@ from jurygcn.curvature import GGN, Curvature
 from jurygcn.derivatives import ClosedForm, autodiff
 from jurygcn.errors import JuryWarning, SettingError
 from jurygcn.linalg import PreparedDual, Solution, choose
+from jurygcn.linalg.direct import PreparedDirect
 from jurygcn.linalg.solution import Prepared, Solver
 from jurygcn.objective import Objective
 
@@ -162,6 +163,11 @@ class LeaveOneOut:
         if isinstance(self.prepared, PreparedDual):
             return self._capacitance_inverse.view(n, C, n, C).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
         factor = self.operator.factor
+        if isinstance(self.prepared, PreparedDirect):
+            inverse = self.prepared.inverse(torch.eye(self.operator.size, dtype=self.operator.dtype))
+            root = factor.scaled_root
+            leverage = root.transpose(1, 2) @ factor.jacobian.quadratic(inverse) @ root
+            return torch.eye(C, dtype=root.dtype, device=root.device) - leverage
         eye = torch.eye(n * C, dtype=self.operator.dtype, device=self.operator.device)
         blocks = []
         step = max(1, COLUMNS // C) * C

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
 from jurygcn.jackknife.explain import influence_on
-from jurygcn.jackknife.hearing import Hearing, Question, Tally
+from jurygcn.jackknife.hearing import Hearing, Question
 from jurygcn.jackknife.jurors import LEAVE_OUT, Jurors, LeaveOneOut
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.jackknife.storage import load_jury, save_jury
 from jurygcn.jackknife.verdict import Verdict
 from jurygcn.linalg import Solver
 from jurygcn.objective import Forward, Objective, check_nodes
+from jurygcn.parallel import check_parallel
+from jurygcn.progress import progress_bar
 
 
 class Jury:
@@ -42,8 +44,11 @@ class Jury:
         damping: added to the curvature's diagonal; zero unless you ask.
         as_printed: the paper's formulas as printed (errata E1, E2, E3); implies influence jurors and Theorem 1.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
-        memory: how much the ballots of one batch of jurors may take.
+        memory: how much the ballots of one batch of jurors may take, in each process that counts.
         retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
+        parallel: where ballots are counted: None (here, or where ``joblib.parallel_config`` says), "serial", a number
+            of processes, or "dask://host:port". The verdict is the same.
+        progress: show a bar on stderr for what takes over a second.
     """
 
     def __init__(
@@ -62,14 +67,17 @@ class Jury:
         forward: Forward | None = None,
         memory: str = "1GB",
         retraining: Retraining | None = None,
+        parallel: int | str | None = None,
+        progress: bool = False,
     ) -> None:
         if leave_out not in LEAVE_OUT:
             raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
+        check_parallel(parallel)
         self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward)
         self.data, self.train_nodes = data, self.objective.train_nodes
         self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
         self.leave_out = "influence" if as_printed else leave_out
-        self.retraining = retraining or Retraining()
+        self.retraining, self.parallel, self.progress = retraining or Retraining(), parallel, progress
         self._curvature_kind = "printed" if as_printed else curvature
         self._jurors: Jurors | None = None
 
@@ -77,14 +85,17 @@ class Jury:
 
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
-        if self.leave_out == "newton":
-            self._jurors = self._leave_one_out.newton_jurors()
-        elif self.leave_out == "retrain":
-            steps = retrained_parameters(self.objective, self.retraining) - self.objective.theta
-            self._jurors = Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
-        else:
-            self._jurors = self._leave_one_out.influence_jurors(as_printed=self.as_printed)
+        with progress_bar("Finding the jurors", show=self.progress):
+            self._jurors = self._find_jurors()
         return self
+
+    def _find_jurors(self) -> Jurors:
+        if self.leave_out == "newton":
+            return self._leave_one_out.newton_jurors()
+        if self.leave_out == "retrain":
+            steps = retrained_parameters(self.objective, self.retraining) - self.objective.theta
+            return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
+        return self._leave_one_out.influence_jurors(as_printed=self.as_printed)
 
     @torch.no_grad()
     def verdict(
@@ -96,6 +107,7 @@ class Jury:
         interval: str = "jackknife+",
         score: str = "lac",
         diffusion: int | str = "auto",
+        resume: str | Path | None = None,
     ) -> Verdict:
         """Steps 7-11 of Algorithm 2 for ``nodes`` (all by default): every juror votes, the votes are counted.
 
@@ -108,15 +120,17 @@ class Jury:
             score: "lac" or "aps", the nonconformity score behind p-values and label sets.
             diffusion: average every juror's probabilities over closed neighbourhoods this many times before
                 scoring labels; "auto" takes the one of 0, 1, 2 that jurors predict their own labels best with.
+            resume: a folder to keep the counts in as they grow; the same call goes on from them after an interruption.
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
         """
         if exact is None:
             exact = self.objective.loss.name == "mse"
         question = Question(alpha=alpha, exact=exact, interval=interval, score=score, diffusion=diffusion)
-        hearing = Hearing(self.objective, self.jurors.steps, self._asked(nodes), question, memory=self.memory)
-        tallies = (hearing.count(jurors) for jurors in hearing.batches())
-        return hearing.verdict(reduce(Tally.merge, tallies))
+        steps, asked = self.jurors.steps, self._asked(nodes)
+        with progress_bar("Counting the ballots", total=len(steps), unit="jurors", show=self.progress) as advance:
+            hearing = Hearing(self.objective, steps, asked, question, memory=self.memory)
+            return hearing.verdict(hearing.hear(parallel=self.parallel, resume=resume, advance=advance))
 
     def _asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:

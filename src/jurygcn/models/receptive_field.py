@@ -251,6 +251,24 @@ class ReceptiveField:
             Z = hop @ side_by_side(torch.bmm(E, W))
         return Z.view(Z.shape[0], stack, -1).transpose(1, 2)
 
+    def linearized_logits(self, weights: Sequence[Tensor], steps: Sequence[Tensor]) -> Tensor:
+        r"""Logits of b models to first order in their steps away from ``weights``: :math:`z(u) + J_u \delta_i`.
+
+        One forward sweep of the derivative for the whole stack.
+
+        Shapes: weights (in, out), steps (b, in, out) per layer -> (m, C, b).
+        """
+        stack = steps[0].shape[0]
+        Z = self.pre_activations(weights)
+        D = side_by_side(steps[0])
+        for factor in reversed(self._first_factors):
+            D = factor @ D
+        for hop, W, dW, z in zip(self.hops, weights[1:], steps[1:], Z):
+            D = D.view(len(z), stack, -1) * self.sigma_prime(z).unsqueeze(1)  # (|V_{l-1}|, b, h)
+            moved = (D @ W).transpose(0, 1) + self.sigma(z) @ dW  # (b, |V_{l-1}|, h')
+            D = hop @ side_by_side(moved)
+        return Z[-1].unsqueeze(2) + D.view(D.shape[0], stack, -1).transpose(1, 2)
+
 
 def is_everything(nodes: Tensor, num_nodes: int) -> bool:
     """Whether ``nodes`` are all nodes in order."""

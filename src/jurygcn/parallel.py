@@ -1,0 +1,295 @@
+"""Map over batches: here, on local processes, or on a cluster, with the same results in the same order.
+
+Where the work runs is said as ``parallel``:
+
+- ``None``: in this process, or wherever a surrounding ``joblib.parallel_config`` says;
+- ``"serial"``: in this process;
+- ``2``, ``-1`` (all cores), ``"processes:2"``: on local processes, through joblib;
+- ``"dask://host:port"``: on the Dask cluster with this scheduler.
+
+What all batches share travels to a worker once (see :class:`Parcel`). Batches of a worker that dies are done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from joblib import Parallel, cpu_count, delayed, effective_n_jobs
+from joblib.parallel import get_active_backend
+
+from jurygcn.errors import JuryError, JuryWarning, SettingError
+
+B = TypeVar("B")
+R = TypeVar("R")
+Recipe = Callable[[], Callable[[B], R]]
+
+ATTEMPTS = 2  # with workers; what is still not done then is done here
+PATIENCE = 10.0  # seconds for a scheduler to answer and for a first worker to appear
+
+
+class ClusterError(JuryError, RuntimeError):
+    """The cluster cannot be reached, or was lost on the way."""
+
+
+class WorkerLostError(Exception):
+    """Some batches went down with their worker."""
+
+
+def map_batches(
+    function: Callable[[B], R],
+    batches: Sequence[B] | Callable[[int], Sequence[B]],
+    *,
+    pack: Callable[[], Recipe[B, R]] | None = None,
+    parallel: int | str | None = None,
+) -> Iterator[R]:
+    """The results of ``function`` for all batches, in order, as they come.
+
+    Args:
+        function: what to do with a batch.
+        batches: the batches, or a function from the number of workers to them.
+        pack: makes a recipe for ``function`` that travels well: called in a worker, the recipe returns the function.
+            By default the function travels as it is.
+        parallel: where to work; see the module.
+    """
+    with _crew(parallel) as crew:
+        todo = deque(batches(crew.size) if callable(batches) else batches)
+        parcel = Parcel(function, pack)
+        for _ in range(ATTEMPTS):
+            try:
+                for result in crew.run(parcel, list(todo)):
+                    todo.popleft()
+                    yield result
+            except WorkerLostError:
+                continue
+            return
+    warnings.warn(
+        f"Workers died {ATTEMPTS} times, perhaps for want of memory: the last {len(todo)} batches are done here.",
+        JuryWarning,
+        stacklevel=2,
+    )
+    yield from map(function, todo)
+
+
+# --- what travels ---------------------------------------------------------------------------------------------
+
+
+class Parcel(Generic[B, R]):
+    """A function on its way to workers: it leaves as a recipe, and each worker follows the recipe once.
+
+    Arrays in the recipe are the same objects in every batch, so joblib writes large ones to a shared file once, and
+    Dask gets the whole parcel once per worker.
+    """
+
+    def __init__(self, function: Callable[[B], R], pack: Callable[[], Recipe[B, R]] | None) -> None:
+        self.token, self.threads = uuid.uuid4().hex, 0
+        self._function: Callable[[B], R] | None = function
+        self._pack = pack or (lambda: _AsItIs(function))
+        self._recipe: Recipe[B, R] | None = None
+
+    def __call__(self, batch: B) -> R:
+        """What the function makes of the batch."""
+        return self.unpacked()(batch)
+
+    def unpacked(self) -> Callable[[B], R]:
+        """The function: the original where that never left, otherwise the one this process has made."""
+        if self._function is None:
+            assert self._recipe is not None
+            with _following:
+                function: Callable[[B], R] | None = _followed.get(self.token)
+                if function is None:
+                    if self.threads:
+                        torch.set_num_threads(self.threads)
+                    _followed.clear()
+                    function = _followed[self.token] = self._recipe()
+            return function
+        return self._function
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._recipe is None:
+            self._recipe = self._pack()
+        return {"token": self.token, "threads": self.threads, "_recipe": self._recipe, "_function": None}
+
+
+class _AsItIs(Generic[B, R]):
+    """The recipe of a function that travels as it is."""
+
+    def __init__(self, function: Callable[[B], R]) -> None:
+        self.function = function
+
+    def __call__(self) -> Callable[[B], R]:
+        """The function."""
+        return self.function
+
+
+# what a worker made of the last parcel: every batch brings its own copy of the parcel, so it cannot be kept there
+_followed: dict[str, Any] = {}
+_following = threading.Lock()
+
+
+def _forget() -> None:
+    with _following:
+        _followed.clear()
+
+
+# --- who works ------------------------------------------------------------------------------------------------
+
+
+class Crew(Protocol):
+    """Workers: how many, and what they make of batches, in order."""
+
+    size: int
+
+    def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
+        """Results in order, until a worker is lost: then :class:`WorkerLostError`."""
+        ...
+
+
+class JoblibCrew:
+    """Whatever joblib offers: local processes, or the backend of the surrounding ``parallel_config``."""
+
+    def __init__(self, processes: int | None) -> None:
+        self.settings = {} if processes is None else {"n_jobs": processes, "backend": "loky"}
+        self.size = effective_n_jobs(None) if processes is None else processes
+        self.threads = 0 if processes is None else max(1, cpu_count() // processes)
+
+    def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
+        """Results in order; arrays reach processes as memory maps, writable without changing the file."""
+        parcel.threads = self.threads
+        workers = Parallel(**self.settings, return_as="generator", batch_size=1, mmap_mode="c", max_nbytes="100K")
+        try:
+            yield from workers(delayed(_call)(parcel, batch) for batch in batches)
+        except BrokenExecutor as error:
+            raise WorkerLostError from error
+
+
+class DaskCrew:
+    """The workers of a Dask cluster.
+
+    The client is used directly, not through joblib's backend, which leaves the parcel on one worker and loses it
+    with that worker.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.dask = client, _distributed()
+        with self._speaking(final=True):
+            client.wait_for_workers(1, timeout=PATIENCE)
+            answers = client.run(_forget, on_error="return").values()
+            self.size = int(sum(client.nthreads().values()))
+        missing = next((answer for answer in answers if isinstance(answer, ImportError)), None)
+        if missing is not None:
+            raise ClusterError(f"expected every worker to have jurygcn, got {missing}; install it there") from missing
+
+    def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
+        """Results in order; two batches per worker are under way at any time."""
+        parcel.threads = 1
+        source, under_way = iter(batches), deque[Any]()
+        try:
+            with self._speaking():
+                there = self.client.scatter(parcel, broadcast=True, hash=False)
+            for wanted in (2 * self.size, *[1] * len(batches)):
+                for batch in islice(source, wanted):
+                    under_way.append(self.client.submit(_call, there, batch, pure=False))
+                if not under_way:
+                    return
+                yield self._result(under_way.popleft())
+        finally:
+            if self.client.status == "running":
+                self.client.cancel(list(under_way))
+                self.client.run(_forget, on_error="ignore")
+
+    def _result(self, future: Any) -> Any:
+        with self._speaking():
+            error = future.exception()
+            if error is None:
+                return future.result()
+        if isinstance(error, self.dask.KilledWorker):
+            raise WorkerLostError from error
+        raise error  # the function's own
+
+    @contextmanager
+    def _speaking(self, *, final: bool = False) -> Iterator[None]:
+        """Tells a lost scheduler, which is the end, from a lost worker, which is not."""
+        try:
+            yield
+        except (OSError, CancelledError, self.dask.TimeoutError) as error:
+            if self.client.status == "running" and not final:
+                raise WorkerLostError from error
+            raise ClusterError(
+                f"expected the Dask cluster to answer, got {type(error).__name__}; check that its scheduler and "
+                "workers run, then try again"
+            ) from error
+
+
+def _call(parcel: Parcel[B, R], batch: B) -> R:
+    return parcel(batch)
+
+
+def check_parallel(parallel: int | str | None) -> int | str | None:
+    """What ``parallel`` stands for: a number of local processes, a scheduler's address, or None."""
+    if parallel is None:
+        return None
+    words = {"serial": "1", "processes": "-1"}.get(str(parallel), str(parallel).removeprefix("processes:"))
+    if re.fullmatch(r"-1|[1-9]\d*", words) and not isinstance(parallel, bool):
+        return int(cpu_count()) if words == "-1" else int(words)
+    address = re.fullmatch(r"(dask|tcp|tls)(://.+:\d+)", words)
+    if address is None:
+        raise SettingError(
+            "expected parallel to be 'serial', a number of processes such as 2 (-1 for all cores), or "
+            f"'dask://host:port', got {parallel!r}; choose one"
+        )
+    return address[1].replace("dask", "tcp") + address[2]
+
+
+@contextmanager
+def _crew(parallel: int | str | None) -> Iterator[Crew]:
+    """The workers that ``parallel`` stands for."""
+    where = check_parallel(parallel)
+    if isinstance(where, str):
+        with _client(where) as client:
+            yield DaskCrew(client)
+    elif where is None and hasattr(get_active_backend()[0], "client"):
+        yield DaskCrew(get_active_backend()[0].client)
+    else:
+        yield JoblibCrew(where)
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    """A connection to the scheduler at ``address``."""
+    try:
+        client = _distributed().Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"expected a Dask scheduler at {address}, got no answer; start 'dask scheduler' there or check the address"
+        ) from error
+    log = logging.getLogger("distributed.client")
+    level = log.level
+    try:
+        yield client
+    finally:
+        if client.status != "running":  # the loss has its own sentence
+            log.setLevel(logging.CRITICAL)
+        client.close()
+        log.setLevel(level)
+
+
+def _distributed() -> Any:
+    """Dask, which is an extra."""
+    try:
+        return import_module("dask.distributed")
+    except ImportError as error:
+        raise ClusterError(
+            "expected Dask to be installed for parallel='dask://...', got none; pip install 'jurygcn[cluster]'"
+        ) from error

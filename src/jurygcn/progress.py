@@ -1,0 +1,49 @@
+"""A bar on stderr for work that takes over a second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SHOWN_AFTER = 1.0  # seconds
+
+
+@contextmanager
+def progress_bar(
+    what: str, *, total: int | None = None, unit: str = "", show: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show how far the block is, if it takes over a second; yields a function that notes finished units.
+
+    Without a total the bar is a spinner. Nothing is shown where stderr is not a terminal.
+    """
+    console = Console(stderr=True)
+    if not (show and console.is_terminal):
+        yield lambda _: None
+        return
+    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()]
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+    task = bar.add_task(what, total=total)
+    timer = threading.Timer(SHOWN_AFTER, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda units: bar.advance(task, units)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()

@@ -1,0 +1,271 @@
+"""The same verdict wherever ballots are counted, also when workers die: real processes, schedulers and workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import joblib
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from cases import two_block, undirected
+from gnn_zoo import ZOO
+from jurygcn import parallel as parallel_module
+from jurygcn.errors import JuryError, JuryWarning, SettingError
+from jurygcn.jackknife import Jury, Verdict
+from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.hearing import Hearing, Question
+from jurygcn.models import GCN, train
+from jurygcn.parallel import ClusterError, map_batches
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("dask.distributed")
+
+MAIN = os.getpid()
+FIELDS = ("prediction", "lower", "upper", "p_values", "loo_variance", "label_flips", "loo_errors", "neighbour_doubt")
+
+
+def jury_of(name: str = "gcn", *, dtype: torch.dtype = torch.float32, **settings) -> Jury:
+    """80 jurors on a graph of 120 nodes."""
+    generator = torch.Generator().manual_seed(0)
+    edges = undirected(two_block(120, generator))
+    x = torch.randn(120, 5, generator=generator, dtype=dtype)
+    data = Data(x=x, edge_index=edges, y=torch.arange(120) % 3, num_nodes=120)
+    nodes = torch.arange(0, 120)[torch.arange(120) % 3 != 0]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = ZOO[name](5, 3).to(dtype)
+    train(model, data, nodes, epochs=50, weight_decay=0.01)
+    return Jury(model, data, nodes, weight_decay=0.01, **settings).fit()
+
+
+@pytest.fixture(scope="module")
+def reference() -> Verdict:
+    return jury_of().verdict()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        ) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture(params=[2, "dask"], ids=["processes", "dask"])
+def workers(request, cluster) -> int | str:
+    return cluster.scheduler_address.replace("tcp", "dask") if request.param == "dask" else request.param
+
+
+def assert_same(verdict: Verdict, reference: Verdict) -> None:
+    assert verdict.diffusion == reference.diffusion
+    assert verdict.kinds == reference.kinds
+    for name in FIELDS:
+        torch.testing.assert_close(getattr(verdict, name), getattr(reference, name), rtol=1e-6, atol=1e-6, msg=name)
+
+
+# --- the same verdict everywhere ------------------------------------------------------------------------------
+
+
+def memory_for(jury: Jury, batch_size: int) -> str:
+    """The least memory with which a batch holds this many jurors."""
+    low, high = 0, 2**30
+    while high - low > 1:
+        middle = (low + high) // 2
+        ballots = Ballots(jury.objective, jury.jurors.steps, torch.arange(120), memory=f"{middle}B")
+        low, high = (low, middle) if ballots.batch_size >= batch_size else (middle, high)
+    return f"{high}B"
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_batches_processes_and_machines_change_nothing(batch_size: int, workers, reference: Verdict):
+    jury = jury_of()
+    jury.memory = memory_for(jury, batch_size)
+    assert Ballots(jury.objective, jury.jurors.steps, torch.arange(120), memory=jury.memory).batch_size == batch_size
+    assert_same(jury.verdict(), reference)
+    jury.parallel = workers
+    assert_same(jury.verdict(), reference)
+
+
+@pytest.mark.parametrize("name", ["gat", "batch_norm"])
+def test_any_model_travels(name: str, workers):
+    jury = jury_of(name, dtype=torch.float64, memory="10MB")
+    here = jury.verdict([3, 1, 77], score="aps")
+    jury.parallel = workers
+    assert_same(jury.verdict([3, 1, 77], score="aps"), here)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
+def test_the_users_own_joblib_configuration(backend: str, cluster, reference: Verdict):
+    with distributed.Client(cluster), joblib.parallel_config(backend=backend, n_jobs=2):
+        assert_same(jury_of().verdict(), reference)
+        if backend != "threading":
+            assert set(map_batches(process_of, range(6))) - {MAIN}
+        assert set(map_batches(process_of, range(6), parallel="serial")) == {MAIN}
+
+
+def process_of(batch: int) -> int:
+    return os.getpid()
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A recipe that notes in a file who followed it."""
+
+    notes: Path
+
+    def __call__(self) -> Callable[[int], int]:
+        with self.notes.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return abs
+
+
+def test_what_batches_share_arrives_once_per_worker(workers, tmp_path: Path):
+    notes = tmp_path / "notes"
+    results = map_batches(abs, range(-20, 0), pack=lambda: Noted(notes), parallel=workers)
+    assert list(results) == list(range(20, 0, -1))
+    there = notes.read_text().split()
+    assert 1 <= len(there) == len(set(there)) <= 2
+    assert str(MAIN) not in there
+
+
+@pytest.mark.parametrize("memory", [1, 7, 64])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_stretches_share_the_jurors_out(memory: int, workers: int):
+    jury = jury_of()
+    question = Question(alpha=0.1, exact=False, interval="jackknife+", score="lac", diffusion=0)
+    nodes = torch.arange(120)
+    hearing = Hearing(jury.objective, jury.jurors.steps, nodes, question, memory=memory_for(jury, memory))
+    for start in (0, 13):
+        stretches = hearing.stretches(workers, start=start)
+        assert torch.cat(stretches).tolist() == list(range(start, 80))
+        assert len(stretches) >= 2 * workers or workers == 1
+    assert hearing.stretches(workers, start=80) == []
+
+
+def fail(batch: int) -> int:
+    raise FileNotFoundError(f"batch {batch} is wrong")
+
+
+@pytest.mark.parametrize("parallel", ["serial", "workers"])
+def test_an_error_is_the_same_error(parallel: str, workers):
+    with pytest.raises(FileNotFoundError, match="is wrong"):
+        list(map_batches(fail, range(3), parallel=workers if parallel == "workers" else parallel))
+
+
+CALLS: list[int] = []  # in a worker
+
+# --- accidents ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fatal:
+    """A forward pass whose third call in a worker kills it; only the first worker dies."""
+
+    marker: Path
+    home: int = MAIN
+
+    def __call__(self, model: GCN, data: Data) -> torch.Tensor:
+        if os.getpid() != self.home:
+            CALLS.append(0)
+            if len(CALLS) > 2 and not self.marker.exists():
+                self.marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return model(data.x, data.edge_index)
+
+
+def test_a_worker_dies_and_nobody_notices(workers, tmp_path: Path):
+    marker = tmp_path / "died"
+    jury = jury_of(forward=Fatal(marker), memory="3MB")
+    here = jury.verdict()
+    jury.parallel = workers
+    assert_same(jury.verdict(), here)
+    assert marker.exists()
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """A function whose batch 3 is deadly anywhere but here."""
+
+    home: int = MAIN
+
+    def __call__(self, batch: int) -> int:
+        if os.getpid() != self.home and batch == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+
+def test_a_batch_that_kills_every_worker_is_done_here(workers):
+    with pytest.warns(JuryWarning, match="done here"):
+        assert list(map_batches(Deadly(), range(6), parallel=workers)) == list(range(6))
+
+
+@dataclass(frozen=True)
+class KillScheduler:
+    """A batch that kills the scheduler and goes on."""
+
+    pid: int
+
+    def __call__(self, batch: int) -> int:
+        if batch == 2:
+            os.kill(self.pid, signal.SIGKILL)
+        time.sleep(0.1)
+        return batch
+
+
+def test_a_lost_scheduler_is_one_sentence(tmp_path: Path):
+    address = tmp_path / "scheduler.json"
+    common = ["--no-dashboard", "--scheduler-file", str(address)]
+    quiet = {"stderr": subprocess.DEVNULL, "env": {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}}
+    run = [sys.executable, "-m"]
+    scheduler = subprocess.Popen(
+        [*run, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common], **quiet
+    )
+    worker = subprocess.Popen(
+        [*run, "distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", *common, "--local-directory", tmp_path],
+        **quiet,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (address.exists() and address.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        where = json.loads(address.read_text())["address"]
+        with pytest.raises(ClusterError, match="to answer") as caught:
+            list(map_batches(KillScheduler(scheduler.pid), range(8), parallel=where))
+        assert isinstance(caught.value, JuryError)
+        assert "\n" not in str(caught.value)
+    finally:
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait()
+
+
+def test_nobody_answers(monkeypatch):
+    monkeypatch.setattr(parallel_module, "PATIENCE", 0.5)
+    with pytest.raises(ClusterError, match="no answer"):
+        jury_of(parallel="dask://127.0.0.1:9").verdict()
+
+
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask.distributed", None)
+    with pytest.raises(ClusterError, match=r"pip install 'jurygcn\[cluster\]'"):
+        list(map_batches(abs, [1], parallel="dask://127.0.0.1:9"))
+
+
+@pytest.mark.parametrize("parallel", [0, -2, True, "many", "processes:0", "dask://", "dask://host", "http://host:1"])
+def test_places_that_are_refused(parallel):
+    with pytest.raises(SettingError, match="dask://host:port"):
+        jury_of(parallel=parallel)

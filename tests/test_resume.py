@@ -1,0 +1,227 @@
+"""An interrupted hearing goes on where it stopped, and says the same to the last bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from cases import Case
+from jurygcn.errors import JuryWarning
+from jurygcn.jackknife import Jury, Verdict
+from jurygcn.jackknife import record as record_module
+from jurygcn.jackknife.hearing import Hearing, Tally
+from jurygcn.progress import progress_bar
+
+FIELDS = ("prediction", "lower", "upper", "loo_variance", "label_flips", "loo_errors")
+
+
+def jury_of(loss: str = "cross_entropy", **settings) -> Jury:
+    """Five jurors, each a batch of its own."""
+    objective = Case("two_block", 2, loss).objective(weight_decay=0.05, trained=True)
+    settings = {"weight_decay": 0.05, "loss": loss, "memory": "1B", **settings}
+    return Jury(objective.gcn, objective.data, objective.train_nodes, **settings).fit()
+
+
+def assert_equal(verdict: Verdict, reference: Verdict) -> None:
+    assert verdict.diffusion == reference.diffusion
+    for name in FIELDS:
+        assert torch.equal(getattr(verdict, name), getattr(reference, name)), name
+    if len(verdict.neighbour_doubt):
+        assert torch.equal(verdict.p_values, reference.p_values)
+
+
+@pytest.fixture
+def counted(monkeypatch) -> list[int]:
+    """The jurors whose votes are counted, as it happens."""
+    jurors: list[int] = []
+    count = Hearing.count
+
+    def noted(hearing: Hearing, stretch: torch.Tensor) -> Tally:
+        tally = count(hearing, stretch)
+        jurors.extend(stretch.tolist())
+        return tally
+
+    monkeypatch.setattr(Hearing, "count", noted)
+    monkeypatch.setattr(record_module, "SHARE", 1.0)  # keep every batch, however short
+    return jurors
+
+
+def interrupt(monkeypatch, *, after: int) -> None:
+    """Ctrl-C while the juror after these is being heard."""
+    count = Hearing.count
+
+    def interrupted(hearing: Hearing, stretch: torch.Tensor) -> Tally:
+        if int(stretch[0]) == after:
+            raise KeyboardInterrupt
+        return count(hearing, stretch)
+
+    monkeypatch.setattr(Hearing, "count", interrupted)
+
+
+def slowly(folder: str) -> None:
+    """What the killed process does: a juror every half second."""
+    torch.set_num_threads(1)
+    count = Hearing.count
+
+    def slow(hearing: Hearing, stretch: torch.Tensor) -> Tally:
+        time.sleep(0.5)
+        return count(hearing, stretch)
+
+    Hearing.count = slow  # type: ignore[method-assign]
+    jury_of().verdict(resume=folder)
+
+
+def test_killed_in_the_middle(tmp_path: Path, counted: list[int]):
+    reference = jury_of().verdict()
+    counted.clear()
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"import test_resume; test_resume.slowly({str(tmp_path)!r})"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*.npz")):
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.6)  # at least one more juror
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert_equal(jury_of().verdict(resume=tmp_path), reference)
+    assert counted == list(range(counted[0], 5))
+    assert 1 <= counted[0] < 5
+    counted.clear()
+    assert_equal(jury_of().verdict(resume=tmp_path), reference)
+    assert counted == []
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+@pytest.mark.parametrize("interval", ["jackknife+", "jackknife", "minmax"])
+def test_interrupted(loss: str, interval: str, tmp_path: Path, counted: list[int], monkeypatch):
+    reference = jury_of(loss).verdict([3, 0, 8], interval=interval, alpha=0.2)
+    counted.clear()
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=3)
+        with pytest.raises(KeyboardInterrupt):
+            jury_of(loss).verdict([3, 0, 8], interval=interval, alpha=0.2, resume=tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]  # nothing half-written
+    assert_equal(jury_of(loss).verdict([3, 0, 8], interval=interval, alpha=0.2, resume=tmp_path), reference)
+    assert counted == [0, 1, 2, 3, 4]
+
+
+def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
+    jury = jury_of()
+    jury.verdict(resume=tmp_path)
+    moved = jury_of()
+    moved.data.x[0, 0] += 1e-9
+    rewired = jury_of()
+    rewired.data.edge_index = rewired.data.edge_index[:, :-2]
+    others = [
+        lambda: jury.verdict(alpha=0.1, resume=tmp_path),
+        lambda: jury.verdict(exact=True, resume=tmp_path),
+        lambda: jury.verdict(score="aps", resume=tmp_path),
+        lambda: jury.verdict(diffusion=1, resume=tmp_path),
+        lambda: jury.verdict([0, 1], resume=tmp_path),
+        lambda: jury_of(leave_out="influence").verdict(resume=tmp_path),
+        lambda: jury_of(damping=0.1).verdict(resume=tmp_path),
+        lambda: moved.verdict(resume=tmp_path),
+        lambda: rewired.verdict(resume=tmp_path),
+    ]
+    for ask in others:
+        counted.clear()
+        ask()
+        assert counted == [0, 1, 2, 3, 4]
+    assert len(list(tmp_path.iterdir())) == 1 + len(others)
+    for ask in (lambda: jury.verdict(resume=tmp_path), lambda: jury_of(memory="1GB").verdict(resume=tmp_path)):
+        counted.clear()
+        ask()
+        assert counted == []
+
+
+def test_damaged_records_are_counted_again(tmp_path: Path, counted: list[int]):
+    reference = jury_of().verdict(resume=tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    damaged = [b"", b"not a zip file", whole[: len(whole) // 2], whole[100:]]
+    for place in range(0, len(whole), 97):
+        damaged.append(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    jury, again = jury_of(), 0
+    for content in damaged:
+        path.write_bytes(content)
+        counted.clear()
+        assert_equal(jury.verdict(resume=tmp_path), reference)
+        again += counted == [0, 1, 2, 3, 4]
+    assert again >= len(damaged) // 2  # flips outside of contents, in times of day for instance, do no damage
+
+
+def test_a_foreign_record_is_not_believed(tmp_path: Path, counted: list[int]):
+    jury = jury_of()
+    jury.verdict(resume=tmp_path / "a")
+    reference = jury.verdict(alpha=0.1, resume=tmp_path / "b")
+    (ours,), (theirs,) = (list((tmp_path / name).iterdir()) for name in "ba")
+    ours.write_bytes(theirs.read_bytes())
+    counted.clear()
+    assert_equal(jury.verdict(alpha=0.1, resume=tmp_path / "b"), reference)
+    assert counted == [0, 1, 2, 3, 4]
+
+
+def test_one_batch_leaves_no_record(tmp_path: Path):
+    jury_of(memory="1GB").verdict(resume=tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_run_goes_on_with_other_workers(tmp_path: Path, monkeypatch, counted: list[int]):
+    reference = jury_of().verdict()
+    with monkeypatch.context() as patch:
+        interrupt(patch, after=2)
+        with pytest.raises(KeyboardInterrupt):
+            jury_of().verdict(resume=tmp_path)
+    verdict = jury_of(parallel="processes:2").verdict(resume=tmp_path)
+    torch.testing.assert_close(verdict.lower, reference.lower, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(verdict.loo_variance, reference.loo_variance, rtol=1e-9, atol=1e-12)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path):
+    (tmp_path / "file").touch()
+    reference = jury_of().verdict()
+    with pytest.warns(JuryWarning, match="cannot be kept") as warned:
+        assert_equal(jury_of().verdict(resume=tmp_path / "file" / "folder"), reference)
+    assert len(warned) == 1
+
+
+# --- bars -----------------------------------------------------------------------------------------------------
+
+
+def test_a_bar_says_what_is_being_done(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("jurygcn.progress.SHOWN_AFTER", 0.0)
+    count = Hearing.count
+
+    def slow(hearing: Hearing, stretch: torch.Tensor) -> Tally:
+        time.sleep(0.15)
+        return count(hearing, stretch)
+
+    monkeypatch.setattr(Hearing, "count", slow)
+    jury_of(progress=True).verdict()
+    shown = capsys.readouterr()
+    assert "Counting the ballots" in shown.err
+    assert "/5" in shown.err
+    assert "jurors" in shown.err
+    assert shown.out == ""
+
+
+def test_short_or_unasked_work_shows_nothing(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    jury_of(progress=True).verdict()
+    with progress_bar("Work", total=2, show=False) as advance:
+        advance(2)
+    shown = capsys.readouterr().err
+    assert not any(word in shown for word in ("Finding", "Counting", "Work"))

@@ -20,7 +20,7 @@ from jurygcn.data import paper_split, random_labels
 from jurygcn.jackknife.checkup import compare_jurors
 from jurygcn.jackknife.retrain import retrained_parameters
 
-DECAY, HIDDEN, JURORS, ITERATIONS = 1e-3, 16, 20, 200
+DECAY, HIDDEN, JURORS, ITERATIONS = 1e-3, 16, 20, 300
 # (learning rate, epochs) of Adam after L-BFGS: falling steps settle at the kinks of ReLUs, where L-BFGS gives up
 TAIL = ((1e-3, 100), (1e-4, 100), (1e-5, 100))
 

@@ -211,6 +211,38 @@ def any_gnn(document: Document) -> str:
     return section("Any GNN", document, markdown(head, body))
 
 
+def speed(document: Document) -> str:
+    """Times are of one run on one machine: the ratios are what counts."""
+    routes = {
+        "ordinary_retraining": "ordinary PyG, full batch (one juror timed)",
+        "own_retraining_one_by_one": "own training on the receptive field, one by one (one juror timed)",
+        "own_retraining_stacked": "own training, all jurors as one stack",
+    }
+    body = [
+        [
+            f"{named(row['dataset'])}, {row['labels']} labels",
+            f"{1000 * row['newton_s']:.0f} ms",
+            *(f"{row[f'speedup_{route}']:,.0f}" for route in routes),
+        ]
+        for row in document["rows"]
+    ]
+    dense, ours = document["dense"]["dense"], document["dense"]["ours"]
+    route = f"Against the dense route (Cora, 10 labels, h = 8): {dense['seconds'] / ours['seconds']:,.0f} times faster."
+    others = [
+        [row["library"], named(row["dataset"]), f"{row['speedup']:,.0f}", f"{row['difference']:.0e}"]
+        for row in document["libraries"]
+    ]
+    plain = {key: value for key, value in document.items() if key not in ("dense", "libraries")}
+    return section(
+        "Speed",
+        plain,
+        "How many times faster fit and verdict of all nodes are than retraining every juror:",
+        markdown(["graph", "fit and verdict", *routes.values()], body),
+        route,
+        markdown(["same influences of 100 nodes by", "graph", "times faster", "relative difference"], others),
+    )
+
+
 def accuracy(document: Document) -> str:
     rates = [f"{rate:g}" for rate in document["settings"]["dropouts"]]
     body = [
@@ -233,5 +265,6 @@ SECTIONS = {
     "error_detection": error_detection,
     "regression": regression,
     "any_gnn": any_gnn,
+    "speed": speed,
     "accuracy": accuracy,
 }

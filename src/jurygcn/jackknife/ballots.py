@@ -17,6 +17,10 @@ from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.objective import Objective
 
+# Arrays up to this many bytes stay in memory the process already holds; larger ones are fetched anew from the system
+# every time, which costs more than the arithmetic. At least a few jurors go together, for the products' sake.
+ARRAY, FEW = 16_000_000, 8
+
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
@@ -77,6 +81,8 @@ class Ballots:
             widths = [W.shape[1] for W in self.objective.gcn.weights]
             rows = sum(3 * len(level) * width for level, width in zip(reversed(self._field.levels), widths))
             per_juror = item * (rows + 6 * m * C + self.objective.num_parameters)
+            widest = max(len(level) * width for level, width in zip(reversed(self._field.levels), widths))
+            budget = min(budget, per_juror * max(FEW, ARRAY // (item * widest)))
         else:
             edges, nodes = int(self.objective.data.num_edges), int(self.objective.data.num_nodes)
             widest = max((p.shape[0] for p in self.objective.parameters.values() if p.dim()), default=C)

@@ -92,7 +92,9 @@ class SparseMatrix:
         if dense.requires_grad:
             out: Tensor = _SparseProduct.apply(self, dense)  # type: ignore[no-untyped-call]
             return out
-        return self.csr @ dense
+        # torch's own product first fills and copies a result: writing into one of ours saves both passes
+        product = torch.empty(self.shape[0], dense.shape[1], dtype=self.dtype, device=self.device)
+        return torch.addmm(product, self.csr, dense, beta=0.0, out=product)
 
     def cast(self, dtype: torch.dtype) -> SparseMatrix:
         """The same matrix in another precision."""

@@ -97,14 +97,14 @@ def test_a_result_may_be_missing(script: ModuleType, copy: Path, name: str):
 
 def test_other_models_appear_once_measured(script: ModuleType, copy: Path):
     keys = ("influence_correlation", "newton_correlation", "influence_error", "newton_error", "retrained_error")
-    row = {"model": "GAT", "accuracy": 0.75, "gradient": 1e-4, **dict.fromkeys(keys, 0.987)}
+    row = {"graph": "digits", "model": "GAT", "accuracy": 0.75, "gradient": 1e-4, **dict.fromkeys(keys, 0.987)}
     environment = json.loads((copy / "benchmarks/results/fidelity.json").read_text(encoding="utf-8"))["environment"]
     document = {"benchmark": "any_gnn", "weight_decay": 0.005, "schedule": [[0.01, 400]], "environment": environment}
     path = copy / "benchmarks" / "results" / "any_gnn.json"
     path.write_text(json.dumps({**document, "rows": [row]}), encoding="utf-8")
     assert script.main([], copy) == 0
     assert "GAT 0.987" in (copy / "README.md").read_text(encoding="utf-8")
-    assert "| GAT | 0.750 | 1.0e-04 | 0.987 |" in (copy / "docs/results.md").read_text(encoding="utf-8")
+    assert "| GAT, digits | 0.750 | 1.0e-04 | 0.987 |" in (copy / "docs/results.md").read_text(encoding="utf-8")
 
 
 def test_no_script_hides_a_module_of_python():

@@ -119,8 +119,13 @@ def regression_sentence(document: Document) -> str:
 
 
 def any_gnn_sentence(document: Document) -> str:
-    parts = [f"{row['model']} {row['newton_correlation']:.3f}" for row in document["rows"]]
-    return f"Other models, correlation of jurors with retraining: {listed(parts)}; `any_gnn.py`."
+    graphs = values_of(document["rows"], "graph")
+    parts = [
+        f"{model} {' / '.join(f'{value:.3f}' for value in column(document['rows'], 'newton_correlation', model=model))}"
+        for model in values_of(document["rows"], "model")
+    ]
+    where = " / ".join(f"`{name}`" for name in graphs)
+    return f"Other models, correlation of jurors with retraining on {where}: {listed(parts)}; `any_gnn.py`."
 
 
 # --- docs/results.md
@@ -204,7 +209,12 @@ def regression(document: Document) -> str:
 def any_gnn(document: Document) -> str:
     keys = ("influence_correlation", "newton_correlation", "influence_error", "newton_error", "retrained_error")
     body = [
-        [row["model"], f"{row['accuracy']:.3f}", f"{row['gradient']:.1e}", *(f"{row[key]:.3f}" for key in keys)]
+        [
+            f"{row['model']}, {row['graph']}",
+            f"{row['accuracy']:.3f}",
+            f"{row['gradient']:.1e}",
+            *(f"{row[key]:.3f}" for key in keys),
+        ]
         for row in document["rows"]
     ]
     head = ["model", "test accuracy", "gradient norm", *(key.replace("_", " ") for key in keys)]

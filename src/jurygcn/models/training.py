@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.errors import ModelError, SettingError
-from jurygcn.losses import Loss, loss_named
+from jurygcn.losses import loss_named
+from jurygcn.models.dropout_field import DropoutField
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField
 
@@ -28,6 +29,18 @@ class Training:
     validation_losses: list[float] = field(repr=False)
     best_epoch: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When to stop, and which parameters to keep.
+
+    ``measure()`` gives numbers to be lowered, the first of them the validation loss. Patience starts anew whenever one
+    of them is as good as ever; the parameters are kept when all are.
+    """
+
+    measure: Callable[[], tuple[float, ...]]
+    patience: int
 
 
 def train(
@@ -60,14 +73,58 @@ def train(
     Implements: Eq. (2)
     """
     objective = loss_named(loss)
-    _check(epochs=epochs, lr=lr, train_nodes=train_nodes, val_nodes=val_nodes, patience=patience)
+    if len(train_nodes) == 0:
+        raise SettingError("Training needs at least one labelled node, got none: pass train_nodes.")
+    if (val_nodes is None) != (patience is None):
+        raise SettingError("Early stopping needs both val_nodes and patience; pass both or neither.")
     targets = objective.targets(data.y[train_nodes])
     weights = torch.ones(len(train_nodes)) if node_weights is None else node_weights
     if len(weights) != len(train_nodes):
         raise SettingError(f"node_weights needs one weight per training node ({len(train_nodes)}), got {len(weights)}.")
+    weights = weights.to(targets.device)
+    outputs = outputs_at(model, data, train_nodes, forward)
+    stopping = None
+    if val_nodes is not None and patience is not None:
+        checked, truth = outputs_at(model, data, val_nodes, forward), objective.targets(data.y[val_nodes])
+        stopping = Stopping(lambda: (float(objective.node_losses(checked(), truth).mean()),), patience)
+    return descend(
+        model,
+        lambda _: (objective.node_losses(outputs(), targets) * weights).mean(),
+        epochs=epochs,
+        lr=lr,
+        weight_decay=weight_decay,
+        stopping=stopping,
+        warm_start=warm_start,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def descend(
+    model: nn.Module,
+    objective: Callable[[int], Tensor],
+    *,
+    epochs: int,
+    lr: float,
+    weight_decay: float | Mapping[str, float] = 0.0,
+    stopping: Stopping | None = None,
+    warm_start: bool = False,
+    seed: int = 0,
+    progress: bool = False,
+) -> Training:
+    """The loop itself: Adam on ``objective(epoch)``, a differentiable function of the model; epochs count from 1.
+
+    Everything random, from the first draw of the parameters to dropout, comes from ``seed``; global random state is
+    not touched. The model is in eval mode while ``stopping`` measures, and after the last epoch.
+    """
+    if epochs < 1:
+        raise SettingError(f"epochs must be at least 1, got {epochs}.")
+    if not lr > 0:
+        raise SettingError(f"lr must be positive, got {lr}.")
     losses: list[float] = []
-    validation: list[float] = []
-    best_epoch, best_state = epochs, None
+    measures: list[tuple[float, ...]] = []
+    best_epoch, progress_epoch, best_state = epochs, 0, None
+    lowest: tuple[float, ...] = ()
     started = time.perf_counter()
     with (
         torch.random.fork_rng(devices=_cuda_devices(model)),
@@ -78,26 +135,32 @@ def train(
             reset(model)
         optimizer = torch.optim.Adam(parameter_groups(model, weight_decay), lr=lr)
         task = bar.add_task("training", total=epochs)
-        model.train()
-        outputs = _outputs_at(model, data, train_nodes, forward)
         for epoch in range(1, epochs + 1):
+            model.train()
             optimizer.zero_grad()
-            value = (objective.node_losses(outputs(), targets) * weights.to(targets.device)).mean()
+            value = objective(epoch)
             value.backward()
             optimizer.step()
             losses.append(float(value.detach()))
             bar.advance(task)
-            if val_nodes is None or patience is None:
+            if stopping is None:
                 continue
-            validation.append(_validation_loss(model, data, val_nodes, objective, forward))
-            if validation[-1] <= min(validation):
+            model.eval()
+            with torch.no_grad():
+                measures.append(stopping.measure())
+            as_good = [new <= old for new, old in zip(measures[-1], lowest or measures[-1])]
+            lowest = tuple(map(min, measures[-1], lowest or measures[-1]))
+            if all(as_good):
                 best_epoch, best_state = epoch, _snapshot(model)
-            elif epoch - best_epoch >= patience:
+            if any(as_good):
+                progress_epoch = epoch
+            elif epoch - progress_epoch >= stopping.patience:
                 break
     if best_state is not None:
         model.load_state_dict(best_state)
     model.eval()
-    return Training(len(losses), losses, validation, min(best_epoch, len(losses)), time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return Training(len(losses), losses, [m[0] for m in measures], min(best_epoch, len(losses)), seconds)
 
 
 def reset(model: nn.Module) -> None:
@@ -127,15 +190,26 @@ def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]
     return [{"params": [p], "weight_decay": float(weight_decay.get(name, 0.0))} for name, p in named]
 
 
-def _outputs_at(
-    model: nn.Module, data: Data, nodes: Tensor, forward: Callable[[nn.Module, Data], Tensor] | None
+def outputs_at(
+    model: nn.Module,
+    data: Data,
+    nodes: Tensor,
+    forward: Callable[[nn.Module, Data], Tensor] | None = None,
 ) -> Callable[[], Tensor]:
-    """Logits of ``nodes``: on their receptive field for a plain GCN, through the whole graph otherwise."""
+    """Logits of ``nodes`` as a function of the model's present state, in its present mode.
+
+    On their receptive field for a plain GCN and for models with an ``outputs_at(data, nodes)`` of their own, through
+    the whole graph otherwise.
+    """
     if forward is not None:
         return lambda: forward(model, data)[nodes]
-    if type(model) is GCN and (model.dropout == 0.0 or not model.training):
+    if hasattr(model, "outputs_at"):
+        own: Callable[[], Tensor] = model.outputs_at(data, nodes)  # type: ignore[operator]
+        return own
+    if type(model) is GCN:
         field = ReceptiveField.of(model, data, nodes)
-        return lambda: field.logits(list(model.weights))
+        with_dropout = DropoutField(field, data.x, model.dropout) if model.dropout > 0 else field
+        return lambda: (with_dropout if model.training else field).logits(list(model.weights))
     arguments = graph_arguments(model, data)
     return lambda: model(*arguments)[nodes]
 
@@ -149,35 +223,9 @@ def graph_arguments(model: nn.Module, data: Data) -> tuple[Any, ...]:
     return tuple(arguments)
 
 
-def _validation_loss(
-    model: nn.Module,
-    data: Data,
-    nodes: Tensor,
-    objective: Loss,
-    forward: Callable[[nn.Module, Data], Tensor] | None,
-) -> float:
-    model.eval()
-    with torch.no_grad():
-        outputs = _outputs_at(model, data, nodes, forward)()
-        value = objective.node_losses(outputs, objective.targets(data.y[nodes])).mean()
-    model.train()
-    return float(value)
-
-
 def _snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:
     return sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-
-
-def _check(*, epochs: int, lr: float, train_nodes: Tensor, val_nodes: Tensor | None, patience: int | None) -> None:
-    if len(train_nodes) == 0:
-        raise SettingError("Training needs at least one labelled node, got none: pass train_nodes.")
-    if epochs < 1:
-        raise SettingError(f"epochs must be at least 1, got {epochs}.")
-    if not lr > 0:
-        raise SettingError(f"lr must be positive, got {lr}.")
-    if (val_nodes is None) != (patience is None):
-        raise SettingError("Early stopping needs both val_nodes and patience; pass both or neither.")

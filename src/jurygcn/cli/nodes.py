@@ -33,13 +33,21 @@ def read_nodes(path: Path, data: Data) -> Tensor:
     Lines are node numbers if all of them are numbers of nodes, else names. Empty lines and those that begin with #
     are skipped, and so is a heading such as "node".
     """
+    return checked(_read(path, data, "--train-nodes"), data, str(path.name))
+
+
+def read_candidates(path: Path, data: Data) -> Tensor:
+    """Node indices from the same kinds of file, labelled or not."""
+    return check_nodes(torch.tensor(_read(path, data, "--candidates"), dtype=torch.long), data, what=path.name)
+
+
+def _read(path: Path, data: Data, option: str) -> list[int]:
     try:
         if path.suffix == ".json":
-            nodes = _numbers(json.loads(path.read_text(encoding="utf-8"))["train_nodes"])
-        else:
-            nodes = _from_lines(path, data)
+            return _numbers(json.loads(path.read_text(encoding="utf-8"))["train_nodes"])
+        return _from_lines(path, data)
     except OSError as error:
-        raise DataError(f"expected a file of nodes at {path}, got {error.strerror}; check --train-nodes") from error
+        raise DataError(f"expected a file of nodes at {path}, got {error.strerror}; check {option}") from error
     except (ValueError, KeyError, TypeError, csv.Error) as error:
         if isinstance(error, DataError):
             raise
@@ -47,7 +55,6 @@ def read_nodes(path: Path, data: Data) -> Tensor:
             f"expected one node number or name per line in {path.name}, or a run.json with train_nodes, "
             f"got something else ({type(error).__name__}); correct the file"
         ) from error
-    return checked(nodes, data, str(path.name))
 
 
 def recorded_beside(checkpoint: Path, data: Data) -> Recorded:

@@ -1,0 +1,30 @@
+"""Active learning: which nodes to label next, and how much each label brings."""
+
+from jurygcn.active.design import Design
+from jurygcn.active.history import History, Step
+from jurygcn.active.loop import run
+from jurygcn.active.oracle import at_terminal, from_file, truth
+from jurygcn.active.protocol import Recipe, Schedule
+from jurygcn.active.registry import STRATEGIES
+from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.stopping import reached, settled
+from jurygcn.active.tasks import Task, next_tasks
+
+__all__ = [
+    "STRATEGIES",
+    "Choice",
+    "Design",
+    "History",
+    "Recipe",
+    "Scene",
+    "Schedule",
+    "Step",
+    "Task",
+    "at_terminal",
+    "from_file",
+    "next_tasks",
+    "reached",
+    "run",
+    "settled",
+    "truth",
+]

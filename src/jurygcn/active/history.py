@@ -1,0 +1,148 @@
+"""What a run did, step by step; kept as JSON so that it can go on after an interruption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from jurygcn.errors import DataError, SettingError
+from jurygcn.files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMAT = 1
+COLUMNS = ("labels", "queried", "accuracy", "micro_f1", "val_accuracy", "changed", "seconds", "training_seconds")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round: nodes chosen and labelled, a GCN trained on all labels so far, its scores.
+
+    Attributes:
+        labels: labelled nodes by now, the initial ones included.
+        queried: of these, how many a strategy chose.
+        accuracy, micro_f1: on the test nodes; NaN without any.
+        val_accuracy: on the validation nodes; NaN without any.
+        changed: share of all nodes predicted differently than one step before; NaN at first.
+        seconds: what choosing took, the model's training not included.
+        training_seconds: what training took.
+        nodes, answers: the nodes labelled in this step, and their labels.
+        skipped: nodes the oracle could not label; they are not asked for again.
+        scores: the strategy's scores of the chosen nodes; empty for the initial ones.
+    """
+
+    labels: int
+    queried: int
+    accuracy: float
+    micro_f1: float
+    val_accuracy: float
+    changed: float
+    seconds: float
+    training_seconds: float
+    nodes: tuple[int, ...] = field(repr=False)
+    answers: tuple[int, ...] = field(repr=False)
+    skipped: tuple[int, ...] = field(default=(), repr=False)
+    scores: tuple[float, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class History:
+    """A run of active learning.
+
+    Attributes:
+        settings: everything that decides the run.
+        steps: what happened, the initial labels first.
+        memory: what the strategy keeps between steps.
+        stopped: why it ended: "budget", "pool" or the stopping rule; empty while it has not.
+    """
+
+    settings: Mapping[str, Any]
+    steps: tuple[Step, ...] = ()
+    memory: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    stopped: str = ""
+
+    @property
+    def labelled(self) -> Tensor:
+        """The labelled nodes, in the order in which they were labelled."""
+        return torch.tensor([node for step in self.steps for node in step.nodes], dtype=torch.long)
+
+    @property
+    def labels(self) -> Tensor:
+        """Their labels."""
+        return torch.tensor([label for step in self.steps for label in step.answers], dtype=torch.long)
+
+    @property
+    def skipped(self) -> Tensor:
+        """The nodes that the oracle could not label."""
+        return torch.tensor([node for step in self.steps for node in step.skipped], dtype=torch.long)
+
+    def grown(self, step: Step, memory: Mapping[str, Any]) -> History:
+        """This history and one more step."""
+        return replace(self, steps=(*self.steps, step), memory=dict(memory))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per step, the initial labels first."""
+        rows = [asdict(step) for step in self.steps]
+        return pd.DataFrame([{column: row[column] for column in COLUMNS} for row in rows], columns=list(COLUMNS))
+
+    def plot(self, axes: Axes | None = None, **style: Any) -> Axes:
+        """Test accuracy over the number of labels, into ``axes`` or a figure of its own."""
+        from matplotlib.figure import Figure
+
+        if axes is None:
+            axes = Figure(figsize=(5, 3.5), layout="constrained").subplots()
+            axes.set(xlabel="labels", ylabel="test accuracy, %")
+        frame = self.to_frame()
+        line = {"marker": "o", "label": str(self.settings.get("strategy", "")), **style}
+        axes.plot(frame["labels"], 100 * frame["accuracy"], **line)
+        axes.legend(frameon=False)
+        return axes
+
+    # --- on disk ---------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write the history as one JSON file, in one piece."""
+        path = Path(path)
+        write_text(path, json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=True) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> History:
+        """A history saved before."""
+        path = Path(path)
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']}")
+            steps = tuple(_step(step) for step in document["steps"])
+            return cls(document["settings"], steps, document["memory"], document["stopped"])
+        except OSError as error:
+            raise DataError(f"expected a history at {path}, got {error.strerror}; check the path") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"expected a history that jurygcn saved in {path.name}, got something else ({error}); "
+                "choose another file"
+            ) from error
+
+    def check_same(self, settings: Mapping[str, Any], path: Path) -> None:
+        """Refuse to go on with other settings than the run began with."""
+        other = {key for key in {*settings, *self.settings} if settings.get(key) != self.settings.get(key)}
+        if other:
+            key = min(other, key=lambda name: (name == "fingerprint", name))  # the graph differs with the seed too
+            raise SettingError(
+                f"expected the settings that {path.name} began with, got {key} {settings.get(key)!r} instead of "
+                f"{self.settings.get(key)!r}; use the same, or another file"
+            )
+
+
+def _step(entries: Mapping[str, Any]) -> Step:
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()}
+    return Step(**plain)

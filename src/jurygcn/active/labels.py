@@ -1,0 +1,151 @@
+"""Labels in files: which node has which class, by number or by name."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.errors import DataError
+from jurygcn.files import write_text
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def class_words(data: Data) -> list[str]:
+    """The classes' names; their numbers where they have none."""
+    names = getattr(data, "class_names", None)
+    return [str(name) for name in names] if names else [str(number) for number in range(int(data.num_classes))]
+
+
+def node_words(node: int, data: Data) -> str:
+    """A node by its number and, where it has one, its name."""
+    names = getattr(data, "node_names", None)
+    return f"node {node} ({names[node]})" if names and str(names[node]) != str(node) else f"node {node}"
+
+
+def class_number(given: Any, data: Data) -> int:
+    """The class that a name or a number stands for; names first, since names may be numbers."""
+    text, words = str(given).strip(), class_words(data)
+    if text in words:
+        return words.index(text)
+    if text.isascii() and text.isdigit() and int(text) < int(data.num_classes):
+        return int(text)
+    raise DataError(f"expected one of the classes {', '.join(words)}, got {text!r}; correct it")
+
+
+def node_number(given: Any, data: Data) -> int:
+    """The node that a number or a name stands for; numbers first."""
+    text, count = str(given).strip(), int(data.num_nodes)
+    if text.isascii() and text.isdigit() and int(text) < count:
+        return int(text)
+    names = [str(name) for name in getattr(data, "node_names", None) or []]
+    if text in names:
+        return names.index(text)
+    expected = f"a node number 0..{count - 1}" + (" or a node name" if names else "")
+    raise DataError(f"expected {expected}, got {text!r}; correct it")
+
+
+def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
+    """Nodes and classes from a CSV file with the columns node and label; lines without a label are passed over.
+
+    Shapes: returns (n,), (n,).
+    """
+    answers = ((row["node"], row["label"], f"line {line}") for line, row in _rows(path))
+    return gather(answers, data, path.name)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line numbers and rows of a CSV file with the columns node and label."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"expected a file of labels at {path}, got {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected CSV text in {path.name}, got other bytes; save it as CSV in UTF-8") from error
+    rows = csv.DictReader(io.StringIO(text))
+    if not {"node", "label"} <= set(rows.fieldnames or ()):
+        raise DataError(
+            f"expected the columns node and label in {path.name}, got {', '.join(rows.fieldnames or ['nothing'])}; "
+            "name them in the first line"
+        )
+    for row in rows:
+        yield rows.line_num, row
+
+
+def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None = None) -> Data:
+    """The graph with its classes: its own, else those given, else the words in the file of labels, sorted."""
+    if int(data.num_classes) >= 2 and classes is None:
+        return data
+    words = [word.strip() for word in classes or ()]
+    if not words and labels is not None:
+        words = sorted({row["label"].strip() for _, row in _rows(labels) if (row["label"] or "").strip()})
+    if len(set(words)) < 2 or len(set(words)) != len(words) or not all(words):
+        raise DataError(
+            f"expected at least two different classes, got {', '.join(words) or 'none'}; label a node of each class, "
+            "or name the classes"
+        )
+    if int(data.num_classes) >= 2 and len(words) != int(data.num_classes):
+        raise DataError(f"expected names for the graph's {int(data.num_classes)} classes, got {len(words)}; name all")
+    named = copy(data)
+    named.num_classes, named.class_names = len(words), words
+    return named
+
+
+def gather(answers: Iterable[tuple[Any, Any, str]], data: Data, source: str) -> tuple[Tensor, Tensor]:
+    """Nodes and classes from (node, label, place) triples; refuses a node that has two different labels.
+
+    Shapes: returns (n,), (n,).
+    """
+    found: dict[int, int] = {}
+    for node, label, place in answers:
+        if label is None or not str(label).strip():
+            continue
+        try:
+            number, kind = node_number(node, data), class_number(label, data)
+        except DataError as error:
+            raise DataError(f"{source}, {place}: {error}") from None
+        if found.setdefault(number, kind) != kind:
+            words = class_words(data)
+            raise DataError(
+                f"{source}, {place}: expected one label for node {number}, got {words[kind]!r} after "
+                f"{words[found[number]]!r}; settle it"
+            )
+    return torch.tensor(list(found), dtype=torch.long), torch.tensor(list(found.values()), dtype=torch.long)
+
+
+def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: str) -> dict[int, int]:
+    """Old and new labels together; refuses a node that would get another label than it has."""
+    words = class_words(data)
+    for node, label in new.items():
+        if old.get(node, label) != label:
+            raise DataError(
+                f"{source}: expected node {node} to keep its label {words[old[node]]!r}, got {words[label]!r}; "
+                "settle it"
+            )
+    return {**old, **new}
+
+
+def write_labels(path: Path, labels: Mapping[int, int], data: Data) -> None:
+    """A CSV file with the columns node and label, classes by name, in one piece."""
+    words = class_words(data)
+    write_text(path, as_csv(["node", "label"], ([node, words[label]] for node, label in labels.items())))
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV text, in which no cell can be taken for a formula by a spreadsheet."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(
+            [f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell for cell in row]
+        )
+    return out.getvalue()

@@ -1,0 +1,250 @@
+"""The loop: choose, ask, train afresh, measure, again."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+import zlib
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.active.history import History, Step
+from jurygcn.active.oracle import Oracle, asked, truth
+from jurygcn.active.protocol import Recipe, Schedule
+from jurygcn.active.registry import find_strategy
+from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
+from jurygcn.active.stopping import StoppingRule
+from jurygcn.data import Split, paper_split, random_labels
+from jurygcn.errors import DataError, SettingError
+from jurygcn.evaluation import accuracy, micro_f1
+from jurygcn.models import GCN, ReceptiveField, train
+from jurygcn.progress import progress_bar
+
+
+def run(
+    data: Data,
+    strategy: str | Strategy,
+    *,
+    initial: int | None = None,
+    budget: int | None = None,
+    step: int | None = None,
+    seed: int = 0,
+    count_initial: bool = True,
+    split: Split | None = None,
+    recipe: Recipe | None = None,
+    oracle: Oracle | None = None,
+    stop: Sequence[StoppingRule] = (),
+    resume: str | Path | None = None,
+    progress: bool = False,
+) -> History:
+    """Active learning on ``data`` by the paper's protocol, unless told otherwise.
+
+    Args:
+        data: the graph with classes. A strategy sees the labels that were asked for and no others.
+        strategy: a name of ``STRATEGIES``, or a function from a ``Scene`` to a ``Choice``.
+        initial: labels to begin with, drawn at random from the pool.
+        budget, step: how far, and in what strides; see ``Schedule``. The paper's for its four graphs, else 10, 100, 20.
+        seed: of the split, the initial labels, the models and the strategy, each with its own generator.
+        count_initial: whether ``budget`` counts the initial labels.
+        split: pool, validation and test nodes; by default those of ``paper_split`` with this seed.
+        recipe: how the GCN is trained.
+        oracle: who answers; by default ``data.y``.
+        stop: rules that may end the run early, see ``reached`` and ``settled``.
+        resume: a JSON file to keep the history in; the same call goes on from it after an interruption.
+        progress: show a bar on stderr.
+
+    Implements: Application 1.
+    """
+    name, chooser = find_strategy(strategy)
+    if data.y.is_floating_point() or int(data.num_classes) < 2:
+        raise DataError("expected a graph with at least two classes, got none or regression targets; give labels")
+    schedule = Schedule.of(data, initial=initial, budget=budget, step=step, count_initial=count_initial)
+    split, recipe = split or paper_split(data, seed=seed), recipe or Recipe()
+    if schedule.sizes[-1] > len(split.pool):
+        raise SettingError(
+            f"expected at most the {len(split.pool)} labels of the pool, got a budget of {schedule.sizes[-1]}; lower it"
+        )
+    settings = {
+        "strategy": name,
+        **asdict(schedule),
+        "seed": seed,
+        **asdict(recipe),
+        "graph": str(getattr(data, "name", "")),
+        "fingerprint": _fingerprint(data, split),
+    }
+    history = History(settings)
+    path = None if resume is None else Path(resume)
+    if path is not None and path.exists():
+        history = History.load(path)
+        history.check_same(settings, path)
+    learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
+    with progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress) as advance:
+        advance(len(history.steps))
+        while not history.stopped:
+            if len(history.steps) < len(schedule.sizes):
+                history = learner.advance(history, chooser)
+                advance(1)
+            history = replace(history, stopped=learner.reason_to_stop(history, stop))
+            if path is not None:
+                history.save(path)
+    return history
+
+
+@dataclass(eq=False)
+class Learner:
+    """The parts of a run that do not change, and the model of the last step."""
+
+    data: Data
+    split: Split
+    schedule: Schedule
+    recipe: Recipe
+    seed: int
+    oracle: Oracle
+    fitted: tuple[int, GCN, float] | None = None
+
+    def advance(self, history: History, chooser: Strategy) -> History:
+        """One more step: choose (or draw the initial labels), ask, train, measure."""
+        number = len(history.steps)
+        before = self.model(history) if number else None
+        memory = deepcopy(dict(history.memory))
+        nodes, scores, seconds = self._choose(history, chooser, before, memory)
+        answers = asked(self.oracle, nodes, int(self.data.num_classes)) if len(nodes) else torch.empty(0).long()
+        known = answers >= 0
+        labels = len(history.labelled) + int(known.sum())
+        blank = Step(
+            labels=labels,
+            queried=labels - (len(history.steps[0].nodes) if number else labels),
+            accuracy=math.nan,
+            micro_f1=math.nan,
+            val_accuracy=math.nan,
+            changed=math.nan,
+            seconds=seconds,
+            training_seconds=0.0,
+            nodes=tuple(nodes[known].tolist()),
+            answers=tuple(answers[known].tolist()),
+            skipped=tuple(nodes[~known].tolist()),
+            scores=tuple(scores[known].tolist()) if number else (),
+        )
+        grown = history.grown(blank, memory)
+        return replace(grown, steps=(*history.steps, self._measured(blank, grown, before)))
+
+    def _choose(
+        self, history: History, chooser: Strategy, model: GCN | None, memory: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, float]:
+        number, sizes = len(history.steps), self.schedule.sizes
+        if not number:
+            if not sizes[0]:
+                return torch.empty(0).long(), torch.empty(0), 0.0
+            return random_labels(self.split.pool, sizes[0], seed=self.seed), torch.zeros(sizes[0]), 0.0
+        candidates = self.candidates(history)
+        scene = Scene.of(
+            self.data,
+            history.labelled,
+            history.labels,
+            candidates=candidates,
+            batch=min(sizes[number] - sizes[number - 1], len(candidates)),
+            model=model,
+            weight_decay=self.recipe.weight_decay,
+            generator=_generator(self.seed, "strategy", number),
+            queried=history.steps[-1].queried,
+            total=sizes[-1] - sizes[0],
+            memory=memory,
+        )
+        started = time.perf_counter()
+        choice = chooser(scene)
+        seconds = time.perf_counter() - started
+        check_choice(choice, scene)
+        return choice.nodes, choice.scores, seconds
+
+    def candidates(self, history: History) -> Tensor:
+        """The pool without what was labelled or skipped."""
+        used = torch.cat([history.labelled, history.skipped])
+        return self.split.pool[~torch.isin(self.split.pool, used)]
+
+    def model(self, history: History) -> GCN | None:
+        """The GCN of the last step; trained anew after an interruption, with the same result."""
+        if not len(history.labelled):
+            return None
+        if self.fitted is None or self.fitted[0] != len(history.steps):
+            started = time.perf_counter()
+            seen = hide_labels(self.data, history.labelled, history.labels)
+            seed = int(_generator(self.seed, "model", len(history.steps)).integers(2**31 - 1))
+            model = fit_gcn(seen, history.labelled, self.recipe, seed=seed)
+            self.fitted = (len(history.steps), model, time.perf_counter() - started)
+        return self.fitted[1]
+
+    def _measured(self, step: Step, history: History, before: GCN | None) -> Step:
+        old = None if before is None else predictions(before, self.data)
+        model = self.model(history)
+        if model is None or self.fitted is None:
+            return step
+        new, y = predictions(model, self.data), self.data.y
+        found: dict[str, Any] = {
+            key: metric(new[nodes], y[nodes])
+            for key, metric, nodes in (
+                ("accuracy", accuracy, self.split.test),
+                ("micro_f1", micro_f1, self.split.test),
+                ("val_accuracy", accuracy, self.split.val),
+            )
+            if len(nodes)
+        }
+        changed = math.nan if old is None else float((old != new).double().mean())
+        return replace(step, **found, changed=changed, training_seconds=self.fitted[2])
+
+    def reason_to_stop(self, history: History, rules: Sequence[StoppingRule]) -> str:
+        """Why the run ends here; empty if it goes on."""
+        if len(history.steps) >= len(self.schedule.sizes):
+            return "budget"
+        if not len(self.candidates(history)):
+            return "pool"
+        return next((reason for rule in rules if (reason := rule(history))), "")
+
+
+def fit_gcn(data: Data, nodes: Tensor, recipe: Recipe, *, seed: int) -> GCN:
+    """A fresh GCN trained on the labels of these nodes."""
+    r = recipe
+    model = GCN(data.x.shape[1], r.hidden, int(data.num_classes), num_layers=r.layers, dropout=r.dropout)
+    train(model, data, nodes, epochs=r.epochs, lr=r.lr, weight_decay=r.weight_decay, seed=seed)
+    return model
+
+
+@torch.no_grad()
+def predictions(model: GCN, data: Data) -> Tensor:
+    """The predicted class of every node, (N,)."""
+    field = ReceptiveField.of(model, data, torch.arange(int(data.num_nodes)))
+    return field.logits(list(model.weights)).argmax(dim=1)
+
+
+def check_choice(choice: Choice, scene: Scene) -> None:
+    """Refuse a strategy's answer that is not a batch of different candidates."""
+    nodes = choice.nodes
+    if len(nodes) != scene.batch or len(nodes.unique()) != len(nodes):
+        raise SettingError(
+            f"expected the strategy to choose {scene.batch} different nodes, got {len(nodes.unique())}; correct it"
+        )
+    outside = nodes[~torch.isin(nodes, scene.candidates)]
+    if len(outside):
+        raise SettingError(f"expected the strategy to choose candidates only, got node {int(outside[0])}; correct it")
+
+
+def _generator(seed: int, purpose: str, step: int) -> np.random.Generator:
+    """A stream of its own for each purpose and step, so that a resumed run draws what it would have drawn."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])
+
+
+def _fingerprint(data: Data, split: Split) -> str:
+    """A short name for the graph and its split."""
+    parts = (data.x, data.edge_index, split.pool, split.val, split.test)
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

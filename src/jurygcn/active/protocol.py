@@ -1,0 +1,69 @@
+"""How a run goes: how many labels when, and how the GCN is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_geometric.data import Data
+
+from jurygcn.errors import SettingError
+
+# the paper's initial labels, budget and step
+PAPER = {"cora": (10, 100, 20), "citeseer": (10, 100, 20), "pubmed": (5, 50, 10), "reddit": (20, 250, 50)}
+OTHER = (10, 100, 20)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the GCN is trained afresh at each step: the paper's settings, with the usual dropout and weight decay."""
+
+    hidden: int = 16
+    epochs: int = 100
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    dropout: float = 0.5
+    layers: int = 2
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many labels there are after each step.
+
+    The paper does not say whether its query sizes count the initial labels. With ``count_initial`` they do: after the
+    initial labels come the multiples of ``step`` up to ``budget``. Without, each step queries ``step`` nodes,
+    ``budget`` in all, and the initial labels come on top.
+    """
+
+    initial: int
+    budget: int
+    step: int
+    count_initial: bool = True
+
+    def __post_init__(self) -> None:
+        if self.initial < 0 or self.step < 1:
+            raise SettingError(
+                f"expected initial of at least 0 and a step of at least 1, got {self.initial} and {self.step}; "
+                "change them"
+            )
+        if self.budget < 1 or (self.count_initial and self.budget <= self.initial):
+            raise SettingError(
+                f"expected a budget above the {self.initial} initial labels, got {self.budget}; raise it, or pass "
+                "count_initial=False if the initial labels come on top"
+            )
+
+    @classmethod
+    def of(
+        cls, data: Data, *, initial: int | None, budget: int | None, step: int | None, count_initial: bool
+    ) -> Schedule:
+        """The paper's numbers for this graph where none are given."""
+        known = PAPER.get(str(getattr(data, "name", "")), OTHER)
+        first, last, stride = (u if given is None else given for given, u in zip((initial, budget, step), known))
+        return cls(first, last, stride, count_initial)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Labels after each step, the initial ones first."""
+        if self.count_initial:
+            later = [size for size in range(self.step, self.budget, self.step) if size > self.initial]
+            return [self.initial, *later, self.budget]
+        return [self.initial + size for size in (0, *range(self.step, self.budget, self.step), self.budget)]

@@ -1,0 +1,50 @@
+"""The table of strategies: name, function, what it looks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jurygcn.active import age, clusters, simple
+from jurygcn.active.design import Design
+from jurygcn.active.scene import Strategy
+from jurygcn.active.sopt import sopt
+from jurygcn.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A strategy with the words that tell a labeller why a node was chosen."""
+
+    choose: Strategy
+    reason: str
+
+
+STRATEGIES: dict[str, Entry] = {
+    "jury-design": Entry(Design(), "its label tells most about the nodes that the jury cannot decide"),
+    "jury": Entry(simple.jury, "its jackknife interval is widest (the paper's uncertainty)"),
+    "jury-printed": Entry(simple.jury_printed, "its jackknife interval is widest, by the formulas as printed"),
+    "jury-ambiguity": Entry(simple.jury_ambiguity, "the jury finds two labels almost equally plausible"),
+    "age": Entry(age.age, "uncertain, typical and central at once"),
+    "anrmab": Entry(age.anrmab, "drawn by a bandit over uncertainty, density and centrality"),
+    "coreset": Entry(clusters.coreset, "nearest to the centre of a cluster of hidden representations"),
+    "coreset-greedy": Entry(clusters.coreset_greedy, "farthest from everything labelled, in the hidden representation"),
+    "centrality": Entry(simple.centrality, "many shortest paths lead through it"),
+    "degree": Entry(simple.degree, "it has many neighbours"),
+    "random": Entry(simple.random, "drawn at random"),
+    "sopt": Entry(sopt, "its label tells most about the rest of the graph under a Gaussian field"),
+    "entropy": Entry(simple.entropy, "the model's prediction is spread over the classes"),
+    "margin": Entry(simple.margin, "the model's two best classes are close"),
+    "density": Entry(clusters.density, "its prediction is typical of a cluster of predictions"),
+    "pagerank": Entry(simple.pagerank, "random walks often meet it"),
+    "featprop": Entry(clusters.featprop, "it stands for a cluster of propagated features without a label"),
+    "badge": Entry(clusters.badge, "its label would change the model much, and differently from the others'"),
+}
+
+
+def find_strategy(strategy: str | Strategy) -> tuple[str, Strategy]:
+    """Name and function of a strategy given by either."""
+    if callable(strategy):
+        return getattr(strategy, "__name__", type(strategy).__name__), strategy
+    if strategy not in STRATEGIES:
+        raise SettingError(f"expected a strategy of {', '.join(STRATEGIES)}, got {strategy!r}; choose one")
+    return strategy, STRATEGIES[strategy].choose

@@ -1,0 +1,71 @@
+"""Strategies that rank nodes by one number: centralities, the model's doubt, the jury's doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jurygcn.active.printed import TwoBlock
+from jurygcn.active.scene import Choice, Scene
+
+
+def random(scene: Scene) -> Choice:
+    """Uniform over the candidates."""
+    return scene.top(np.zeros(int(scene.data.num_nodes)))
+
+
+def degree(scene: Scene) -> Choice:
+    """Most neighbours; ties at random."""
+    return scene.top(scene.facts.degree)
+
+
+def pagerank(scene: Scene) -> Choice:
+    """Largest PageRank."""
+    return scene.top(scene.facts.pagerank)
+
+
+def centrality(scene: Scene) -> Choice:
+    """Largest betweenness."""
+    return scene.top(scene.facts.betweenness)
+
+
+def entropy(scene: Scene) -> Choice:
+    """Largest entropy of the model's prediction."""
+    return scene.top(scene.entropy)
+
+
+def margin(scene: Scene) -> Choice:
+    """Smallest gap between the model's two largest probabilities; the score is one minus it."""
+    ordered = np.sort(scene.probabilities, axis=1)
+    return scene.top(1.0 - (ordered[:, -1] - ordered[:, -2]))
+
+
+def jury(scene: Scene) -> Choice:
+    """Widest jackknife interval: the paper's acquisition function, with its influence jurors and the errata corrected.
+
+    Implements: Application 1.
+    """
+    return _widest(scene, as_printed=False)
+
+
+def jury_printed(scene: Scene) -> Choice:
+    """Widest jackknife interval by the formulas as printed (errata E1 to E3).
+
+    Implements: Application 1.
+    """
+    return _widest(scene, as_printed=True)
+
+
+def jury_ambiguity(scene: Scene) -> Choice:
+    """Largest ambiguity: the gap between the two largest p-values is smallest."""
+    return scene.top(scene.verdict.ambiguity.cpu().numpy())
+
+
+def _widest(scene: Scene, *, as_printed: bool) -> Choice:
+    settings: dict[str, Any] = {"leave_out": "influence", "as_printed": as_printed}
+    if as_printed and scene.model is not None and len(scene.model.weights) == 2:
+        settings["solver"] = TwoBlock(last=scene.model.weights[1].numel())
+    # the paper does not average ballots over neighbourhoods, and the width does not use it
+    verdict = scene.jury(**settings).verdict(diffusion=0)
+    return scene.top(verdict.width.cpu().numpy())

@@ -1,0 +1,36 @@
+"""When to stop before the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jurygcn.active.history import History
+from jurygcn.errors import SettingError
+
+# history so far -> why to stop, or nothing
+StoppingRule = Callable[[History], str]
+
+
+def reached(accuracy: float) -> StoppingRule:
+    """Stop once the validation accuracy is at least this."""
+    if not 0.0 < accuracy <= 1.0:
+        raise SettingError(f"expected an accuracy between 0 and 1, got {accuracy}; change it")
+
+    def rule(history: History) -> str:
+        enough = history.steps[-1].val_accuracy >= accuracy
+        return f"validation accuracy of at least {accuracy:g}" if enough else ""
+
+    return rule
+
+
+def settled(*, share: float = 0.02, steps: int = 2) -> StoppingRule:
+    """Stop once new labels changed at most this share of the predictions in each of the last steps; needs no labels."""
+    if not 0.0 <= share < 1.0 or steps < 1:
+        raise SettingError(f"expected a share in [0, 1) and at least 1 step, got {share} and {steps}; change them")
+
+    def rule(history: History) -> str:
+        last = history.steps[-steps:]
+        enough = len(last) == steps and all(step.changed <= share for step in last)
+        return f"at most {share:.0%} of predictions changed in {steps} steps" if enough else ""
+
+    return rule

@@ -1,0 +1,215 @@
+"""The next nodes to label, for people: as rows, as CSV, as a Label Studio import; and the answers back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.active.labels import as_csv, class_words, gather, read_labels
+from jurygcn.active.loop import check_choice, fit_gcn
+from jurygcn.active.protocol import Recipe
+from jurygcn.active.registry import STRATEGIES, find_strategy
+from jurygcn.active.scene import Scene, Strategy, hide_labels
+from jurygcn.errors import DataError
+
+CONTROL, OBJECT = "label", "text"  # names in the Label Studio configuration
+COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One node to label.
+
+    Attributes:
+        node, name: the node.
+        score: the strategy's; comparable within one batch.
+        prediction, probability: what the model would say; empty and 0 before the first label.
+        reason: why this node, in words.
+        neighbours: the labels of its labelled neighbours, in words.
+    """
+
+    node: int
+    name: str
+    score: float
+    prediction: str
+    probability: float
+    reason: str
+    neighbours: str
+
+
+def next_tasks(
+    data: Data,
+    labels: Mapping[int, int],
+    strategy: str | Strategy = "jury-design",
+    *,
+    batch: int = 20,
+    candidates: Tensor | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+) -> list[Task]:
+    """The nodes to label next, given the labels so far.
+
+    Args:
+        data: the graph; whatever labels it has are not looked at.
+        labels: node -> class.
+        strategy: a name of ``STRATEGIES``, or a function from a ``Scene`` to a ``Choice``.
+        batch: how many.
+        candidates: the nodes to choose from; by default all that have no label yet.
+        recipe: how the GCN is trained on the labels.
+        seed: of the model and the strategy.
+    """
+    name, chooser = find_strategy(strategy)
+    recipe = recipe or Recipe()
+    nodes = torch.tensor(list(labels), dtype=torch.long)
+    classes = torch.tensor(list(labels.values()), dtype=torch.long)
+    everything = torch.arange(int(data.num_nodes)) if candidates is None else candidates.sort().values
+    seen = hide_labels(data, nodes, classes)
+    scene = Scene.of(
+        data,
+        nodes,
+        classes,
+        candidates=everything[~torch.isin(everything, nodes)],
+        batch=batch,
+        model=fit_gcn(seen, nodes, recipe, seed=seed) if len(nodes) else None,
+        weight_decay=recipe.weight_decay,
+        generator=np.random.default_rng([seed, len(nodes)]),
+        queried=len(nodes),
+        total=len(nodes) + batch,
+    )
+    choice = chooser(scene)
+    check_choice(choice, scene)
+    why = STRATEGIES[name].reason if name in STRATEGIES else f"chosen by {name}"
+    return [_task(int(node), float(score), why, scene) for node, score in zip(choice.nodes, choice.scores)]
+
+
+def _task(node: int, score: float, why: str, scene: Scene) -> Task:
+    words = class_words(scene.data)
+    names = getattr(scene.data, "node_names", None)
+    prediction, probability, view = "", 0.0, "; no label is known yet, so there is no prediction"
+    if scene.model is not None:
+        chances = scene.probabilities[node]
+        order = np.argsort(-chances, kind="stable")
+        prediction, probability = words[order[0]], float(chances[order[0]])
+        view = f"; the model says {prediction} ({probability:.0%}), then {words[order[1]]} ({chances[order[1]]:.0%})"
+    around = scene.facts.adjacency[node].indices
+    known = [int(v) for v in np.sort(around) if int(scene.data.y[v]) >= 0]
+    listed = ", ".join(f"{v} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
+    return Task(
+        node=node,
+        name=str(names[node]) if names else str(node),
+        score=score,
+        prediction=prediction,
+        probability=probability,
+        reason=why + view,
+        neighbours=f"{listed} (of {len(around)})",
+    )
+
+
+# --- out ------------------------------------------------------------------------------------------------------
+
+
+def tasks_csv(tasks: Sequence[Task]) -> str:
+    """The tasks as a table with an empty column for the label, to be filled in and given to ``read_answers``."""
+    rows = [{**asdict(task), "label": ""} for task in tasks]
+    return as_csv(COLUMNS, ([row[column] for column in COLUMNS] for row in rows))
+
+
+def label_studio_tasks(tasks: Sequence[Task], *, version: str = "jurygcn") -> list[dict[str, Any]]:
+    """The tasks as Label Studio imports them, with the model's view as a prediction."""
+    made = []
+    for task in tasks:
+        shown = asdict(task)
+        text = f"{task.name} (node {task.node}): {task.reason}. Labelled neighbours: {task.neighbours}."
+        entry: dict[str, Any] = {"data": {**shown, OBJECT: text}}
+        if task.prediction:
+            result = {
+                "from_name": CONTROL,
+                "to_name": OBJECT,
+                "type": "choices",
+                "value": {"choices": [task.prediction]},
+            }
+            entry["predictions"] = [{"model_version": version, "score": task.probability, "result": [result]}]
+        made.append(entry)
+    return made
+
+
+def as_json_text(document: Any) -> str:
+    """Plain values as JSON text."""
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def label_studio_config(data: Data) -> str:
+    """The labelling interface that the tasks are made for, to be pasted into a Label Studio project."""
+    choices = "\n".join(f"    <Choice value={quoteattr(word)}/>" for word in class_words(data))
+    return (
+        f'<View>\n  <Text name="{OBJECT}" value="${OBJECT}"/>\n'
+        f'  <Choices name="{CONTROL}" toName="{OBJECT}" choice="single" required="true">\n'
+        f"{choices}\n  </Choices>\n</View>\n"
+    )
+
+
+# --- back -----------------------------------------------------------------------------------------------------
+
+
+def read_answers(path: Path, data: Data) -> dict[int, int]:
+    """Node -> class, from a CSV with the columns node and label or from a Label Studio export (JSON or JSON-MIN).
+
+    Tasks without an answer are passed over; two different answers for one node are refused.
+    """
+    if path.suffix.lower() != ".json":
+        nodes, labels = read_labels(path, data)
+    else:
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(f"expected answers at {path}, got {error.strerror}; check the path") from error
+        except ValueError as error:
+            raise DataError(f"expected JSON in {path.name}, got something else ({error}); export it again") from error
+        if not isinstance(document, list):
+            raise DataError(
+                f"expected a list of tasks in {path.name}, got {type(document).__name__}; "
+                "export it from Label Studio as JSON"
+            )
+        nodes, labels = gather(_answers(document, path.name), data, path.name)
+    return dict(zip(nodes.tolist(), labels.tolist()))
+
+
+def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, str]]:
+    """(node, label, place) of every answer in a Label Studio export."""
+    for position, task in enumerate(document, start=1):
+        place = f"task {position}"
+        try:
+            if "data" not in task:  # JSON-MIN: the fields side by side
+                yield task["node"], _single(task.get(CONTROL)), place
+                continue
+            for annotation in task.get("annotations") or []:
+                if annotation.get("was_cancelled"):
+                    continue
+                for result in annotation["result"]:
+                    if result.get("type") == "choices":
+                        yield task["data"]["node"], _single(result["value"]["choices"]), place
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataError(
+                f"{source}, {place}: expected a Label Studio task with a node and at most one choice, got something "
+                f"else ({type(error).__name__}: {error}); export it as JSON or JSON-MIN"
+            ) from None
+
+
+def _single(choices: Any) -> Any:
+    """The one choice, however the export wraps it; nothing if there is none."""
+    if isinstance(choices, dict):
+        choices = choices.get("choices")
+    if isinstance(choices, list):
+        if len(choices) > 1:
+            raise ValueError(f"{len(choices)} choices")
+        return choices[0] if choices else None
+    return choices

@@ -1,0 +1,274 @@
+"""`jurygcn active next|add|run`: which nodes to label next, the answers back, and whole experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch_geometric.data import Data
+
+from jurygcn.active import STRATEGIES, History, Recipe, Task, at_terminal, from_file, next_tasks, reached, run, settled
+from jurygcn.active.labels import merged, read_labels, with_classes, write_labels
+from jurygcn.active.tasks import as_json_text, label_studio_config, label_studio_tasks, read_answers, tasks_csv
+from jurygcn.cli import options as given
+from jurygcn.cli.nodes import read_candidates
+from jurygcn.cli.output import check_out, write_csv
+from jurygcn.cli.reporting import busy, print_json
+from jurygcn.cli.session import load_graph
+from jurygcn.errors import SettingError
+from jurygcn.files import replacing
+
+app = typer.Typer(help="Choose the next nodes to label, and learn from the answers.", no_args_is_help=True)
+
+StrategyName = Annotated[
+    str,
+    typer.Option(
+        "--strategy", callback=given.one_of("--strategy", tuple(STRATEGIES)), help=f"{', '.join(STRATEGIES)}."
+    ),
+]
+Known = Annotated[
+    Path | None, typer.Option("--labels", help="CSV with the columns node and label: what is labelled so far.")
+]
+Classes = Annotated[
+    str | None, typer.Option("--classes", help="The classes, with commas, for a graph that came without labels.")
+]
+Dropout = Annotated[float, typer.Option("--dropout", help="Dropout of the GCN that is trained at each step.")]
+Decay = Annotated[
+    float, typer.Option("--weight-decay", callback=given.not_negative("--weight-decay"), help="L2 penalty.")
+]
+
+
+@app.command("next")
+def next_nodes(
+    data: given.Name,
+    labels: Known = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="How many nodes.")] = 20,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="tasks.json for Label Studio; tasks.csv and tasks.xml appear beside it."),
+    ] = None,
+    strategy: StrategyName = "jury-design",
+    candidates: Annotated[
+        Path | None,
+        typer.Option("--candidates", help="A file of nodes to choose from; by default all without a label."),
+    ] = None,
+    classes: Classes = None,
+    seed: given.Seed = 0,
+    epochs: given.Epochs = 100,
+    lr: given.LearningRate = 0.01,
+    weight_decay: Decay = 5e-4,
+    dropout: Dropout = 0.5,
+    hidden: given.Hidden = 16,
+    as_json: given.AsJson = False,
+) -> None:
+    """Choose the nodes that are most worth labelling next.
+
+    Only the labels in the --labels file are used; those that came with the graph are not looked at. Answers go back
+    with jurygcn active add.
+    """
+    _check_file(out, "--out", ".json")
+    graph = _graph(data, labels, classes)
+    known = _read_known(labels, graph)
+    recipe = Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout)
+    pool = None if candidates is None else read_candidates(candidates, graph)
+    with busy("Choosing nodes"):
+        tasks = next_tasks(graph, known, strategy, batch=batch, candidates=pool, recipe=recipe, seed=seed)
+    files: list[Path] = []
+    if out is not None:
+        texts = {
+            out.with_suffix(".csv"): tasks_csv(tasks),
+            out.with_suffix(".xml"): label_studio_config(graph),
+            out: as_json_text(label_studio_tasks(tasks)),
+        }
+        files = _write_all(texts)
+    if as_json:
+        facts = {"command": "active next", "data": str(graph.name), "strategy": strategy, "labels": len(known)}
+        print_json({**facts, "tasks": [asdict(task) for task in tasks], "files": [str(path) for path in files]})
+        return
+    console = Console()
+    console.print(_task_table(tasks, title=f"Label next on {graph.name}: {strategy}, {len(known)} labels so far"))
+    _say_written(console, files)
+
+
+@app.command()
+def add(
+    data: given.Name,
+    answers: Annotated[
+        Path, typer.Option("--answers", help="Label Studio's JSON or JSON-MIN export, or a CSV with node and label.")
+    ],
+    labels: Annotated[Path, typer.Option("--labels", help="The CSV of labels to add to; made if it is not there.")],
+    classes: Classes = None,
+    as_json: given.AsJson = False,
+) -> None:
+    """Add people's answers to the file of labels.
+
+    Refuses an unknown node or class, and an answer that contradicts an earlier one; the file is then left as it was.
+    """
+    _check_file(labels, "--labels", ".csv")
+    graph = _graph(data, labels if labels.exists() else None, classes)
+    known = _read_known(labels if labels.exists() else None, graph)
+    new = read_answers(answers, graph)
+    everything = merged(known, new, graph, answers.name)
+    write_labels(labels, everything, graph)
+    added = len(everything) - len(known)
+    if as_json:
+        facts = {"command": "active add", "data": str(graph.name), "answers": len(new), "added": added}
+        print_json({**facts, "labels": len(everything), "files": [str(labels)]})
+        return
+    Console().print(
+        f"{added} new labels of {len(new)} answers; {len(everything)} in {labels}", soft_wrap=True, highlight=False
+    )
+
+
+@app.command("run")
+def run_loop(
+    data: given.Name,
+    strategy: StrategyName = "jury-design",
+    initial: Annotated[int | None, typer.Option("--initial", min=0, help="Random labels to begin with.")] = None,
+    budget: Annotated[int | None, typer.Option("--budget", min=1, help="Labels in all.")] = None,
+    step: Annotated[int | None, typer.Option("--step", min=1, help="Labels between two trainings.")] = None,
+    count_initial: Annotated[
+        bool, typer.Option("--count-initial/--initial-on-top", help="Whether the budget counts the initial labels.")
+    ] = True,
+    oracle: Annotated[
+        str | None,
+        typer.Option(
+            "--oracle", help="Who answers: a CSV with node and label, or 'terminal'; else the graph's labels."
+        ),
+    ] = None,
+    stop_at: Annotated[
+        float | None, typer.Option("--stop-at", help="End early at this validation accuracy, between 0 and 1.")
+    ] = None,
+    stop_settled: Annotated[
+        bool, typer.Option("--stop-settled", help="End early when new labels no longer change the predictions.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the history; the same command goes on from it after an interruption."),
+    ] = None,
+    seed: given.Seed = 0,
+    epochs: given.Epochs = 100,
+    lr: given.LearningRate = 0.01,
+    weight_decay: Decay = 5e-4,
+    dropout: Dropout = 0.5,
+    hidden: given.Hidden = 16,
+    as_json: given.AsJson = False,
+) -> None:
+    """Run active learning to the end of the budget and print the test accuracy after each step.
+
+    The paper's protocol for its graphs unless told otherwise: Cora and Citeseer 10 initial labels, 100 in all, steps of
+    20; PubMed 5, 50, 10.
+    """
+    check_out(out)
+    rules = [*([] if stop_at is None else [reached(stop_at)]), *([settled()] if stop_settled else [])]
+    graph, _ = load_graph(data)
+    answers = None
+    if oracle is not None:
+        answers = at_terminal(graph) if oracle == "terminal" else from_file(oracle, graph)
+    history = run(
+        graph,
+        strategy,
+        initial=initial,
+        budget=budget,
+        step=step,
+        seed=seed,
+        count_initial=count_initial,
+        recipe=Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout),
+        oracle=answers,
+        stop=rules,
+        resume=None if out is None else out / "history.json",
+        progress=oracle != "terminal",
+    )
+    frame = history.to_frame()
+    files: list[Path] = []
+    if out is not None:
+        with replacing(out / "history.csv") as path:
+            write_csv(frame)(path)
+        files = [out / "history.json", out / "history.csv"]
+    if as_json:
+        facts = {"command": "active run", "settings": dict(history.settings), "stopped": history.stopped}
+        rows = frame.to_dict(orient="records")
+        print_json({**facts, "steps": rows, "nodes": history.labelled.tolist(), "files": [str(path) for path in files]})
+        return
+    console = Console()
+    console.print(_history_table(history, title=f"Active learning on {graph.name}: {strategy}"))
+    _say_written(console, files)
+
+
+# --- shared ---------------------------------------------------------------------------------------------------
+
+
+def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
+    """The graph, with its classes known."""
+    graph, _ = load_graph(name)
+    return with_classes(graph, labels, classes.split(",") if classes else None)
+
+
+def _read_known(labels: Path | None, graph: Data) -> dict[int, int]:
+    if labels is None:
+        return {}
+    nodes, kinds = read_labels(labels, graph)
+    return dict(zip(nodes.tolist(), kinds.tolist()))
+
+
+def _check_file(path: Path | None, option: str, suffix: str) -> None:
+    """Refuse a file that cannot be written before the work is done."""
+    if path is None:
+        return
+    if path.suffix.lower() != suffix or path.is_dir():
+        raise SettingError(f"expected {option} to be a {suffix} file, got {path}; change it")
+    check_out(path.parent)
+
+
+def _write_all(texts: Mapping[Path, str]) -> list[Path]:
+    """Write the files; they appear once all are complete, the last one last."""
+    try:
+        with ExitStack() as stack:
+            for path, text in reversed(list(texts.items())):  # what is entered first appears last
+                stack.enter_context(replacing(path)).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"expected to write {min(texts)}, got {error.strerror or error}; change --out") from error
+    return list(texts)
+
+
+def _task_table(tasks: list[Task], *, title: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left", title_style="bold", pad_edge=False)
+    for column in ("node", "score"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("why", "labelled neighbours"):
+        table.add_column(column, overflow="fold")
+    for task in tasks:
+        name = "" if task.name == str(task.node) else f" ({task.name})"
+        table.add_row(escape(f"{task.node}{name}"), f"{task.score:.4g}", escape(task.reason), escape(task.neighbours))
+    return table
+
+
+def _history_table(history: History, *, title: str) -> Table:
+    counted = "the budget counts the initial labels" if history.settings["count_initial"] else "initial labels on top"
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        caption=f"{counted}; ended by: {history.stopped}",
+        caption_justify="left",
+    )
+    for column in ("labels", "queried", "test accuracy", "predictions changed", "choosing"):
+        table.add_column(column, justify="right")
+    for step in history.steps:
+        cells = (f"{100 * value:.1f} %" if value == value else "" for value in (step.accuracy, step.changed))
+        table.add_row(str(step.labels), str(step.queried), *cells, f"{step.seconds:.2f} s")
+    return table
+
+
+def _say_written(console: Console, files: list[Path]) -> None:
+    for path in files:
+        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)

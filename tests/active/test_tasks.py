@@ -1,0 +1,226 @@
+"""Tasks for people: what is shown, what Label Studio gets, what comes back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from scenes import FAST, tail_graph
+
+from jurygcn.active import next_tasks
+from jurygcn.active.labels import class_number, gather, merged, node_number, read_labels, with_classes, write_labels
+from jurygcn.active.tasks import label_studio_config, label_studio_tasks, read_answers, tasks_csv
+from jurygcn.errors import DataError, SettingError
+
+
+@pytest.fixture
+def town():
+    data = tail_graph()
+    data.name = "town"
+    data.class_names = ["left & west", "right"]
+    data.node_names = [f"house {i}" for i in range(8)]
+    return data
+
+
+def exported(*tasks: tuple[int, list[str], bool]) -> list[dict]:
+    """A Label Studio export: node, choices, cancelled."""
+    return [
+        {
+            "id": number,
+            "data": {"node": node, "text": "..."},
+            "annotations": [
+                {
+                    "was_cancelled": cancelled,
+                    "result": [
+                        {"from_name": "label", "to_name": "text", "type": "choices", "value": {"choices": choices}}
+                    ],
+                }
+            ],
+        }
+        for number, (node, choices, cancelled) in enumerate(tasks)
+    ]
+
+
+def written(path, document) -> object:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_tasks_say_why_and_what_is_around(town):
+    tasks = next_tasks(town, {0: 0, 5: 1, 7: 1}, "degree", batch=2, recipe=FAST)
+    assert [task.node for task in tasks] in ([4, 6], [6, 4])
+    four = next(task for task in tasks if task.node == 4)
+    assert (four.name, four.score) == ("house 4", 2.0)
+    assert four.reason.startswith("it has many neighbours; the model says ")
+    assert four.prediction in town.class_names
+    assert 0.5 <= four.probability <= 1.0
+    assert four.neighbours == "0 left & west, 5 right (of 2)"
+
+
+def test_the_graphs_own_labels_are_not_looked_at(town):
+    labels = {0: 0, 5: 1, 7: 1}
+    tasks = next_tasks(town, labels, batch=3, recipe=FAST)
+    town.y = 1 - town.y
+    assert next_tasks(town, labels, batch=3, recipe=FAST) == tasks
+    town.y[:] = -1
+    assert next_tasks(town, labels, batch=3, recipe=FAST) == tasks
+
+
+def test_the_first_batch_needs_no_label(town):
+    tasks = next_tasks(town, {}, batch=2, recipe=FAST)
+    assert len({task.node for task in tasks}) == 2
+    assert tasks[0].prediction == ""
+    assert "no label is known yet" in tasks[0].reason
+    assert "predictions" not in label_studio_tasks(tasks)[0]
+
+
+def test_candidates_limit_the_choice(town):
+    tasks = next_tasks(town, {0: 0, 5: 1}, "degree", batch=2, candidates=torch.tensor([3, 1, 0]), recipe=FAST)
+    assert sorted(task.node for task in tasks) == [1, 3]
+    with pytest.raises(SettingError, match="2 candidates, got 3"):
+        next_tasks(town, {0: 0, 5: 1}, "degree", batch=3, candidates=torch.tensor([3, 1, 0]), recipe=FAST)
+
+
+def test_a_function_may_choose(town):
+    tasks = next_tasks(town, {0: 0, 5: 1}, lambda scene: scene.choice([3], [0.5]), batch=1, recipe=FAST)
+    assert "chosen by" in tasks[0].reason
+
+
+def test_label_studio_import(town):
+    tasks = next_tasks(town, {0: 0, 5: 1}, batch=2, recipe=FAST)
+    config = ElementTree.fromstring(label_studio_config(town))
+    choices = config.find("Choices")
+    assert [choice.get("value") for choice in choices] == ["left & west", "right"]
+    for task, entry in zip(tasks, json.loads(json.dumps(label_studio_tasks(tasks)))):
+        assert {"node", "name", "score", "reason", "neighbours", "text"} <= set(entry["data"])
+        assert entry["data"]["node"] == task.node
+        assert task.reason in entry["data"]["text"]
+        (prediction,) = entry["predictions"]
+        (result,) = prediction["result"]
+        # the names must be those of the interface
+        assert (result["from_name"], result["to_name"]) == (choices.get("name"), choices.get("toName"))
+        assert config.find("Text").get("name") == choices.get("toName")
+        assert config.find("Text").get("value") == "$text"
+        assert result["value"]["choices"] == [task.prediction]
+        assert prediction["score"] == task.probability
+
+
+def test_csv_round_trip(town, tmp_path):
+    tasks = next_tasks(town, {0: 0, 5: 1}, batch=3, recipe=FAST)
+    rows = list(csv.DictReader(io.StringIO(tasks_csv(tasks))))
+    assert [int(row["node"]) for row in rows] == [task.node for task in tasks]
+    path = tmp_path / "answers.csv"
+    path.write_text(tasks_csv(tasks))
+    assert read_answers(path, town) == {}  # nothing filled in yet
+    rows[0]["label"], rows[2]["label"] = "right", "0"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert read_answers(path, town) == {tasks[0].node: 1, tasks[2].node: 0}
+
+
+def test_cells_cannot_be_formulas(town):
+    town.node_names[4] = "=1+1"
+    tasks = next_tasks(town, {0: 0, 5: 1}, "degree", batch=1, candidates=torch.tensor([4]), recipe=FAST)
+    assert ",'=1+1," in tasks_csv(tasks)
+
+
+def test_label_studio_exports(town, tmp_path):
+    path = tmp_path / "export.json"
+    written(path, exported((3, ["right"], False), (4, ["left & west"], False), (5, ["right"], True), (6, [], False)))
+    assert read_answers(path, town) == {3: 1, 4: 0}
+    written(
+        path, [{"node": 3, "label": "right"}, {"node": "house 4", "label": {"choices": ["left & west"]}}, {"node": 5}]
+    )
+    assert read_answers(path, town) == {3: 1, 4: 0}
+    two = exported((3, ["right"], False))
+    two[0]["annotations"] *= 2  # two annotators who agree
+    assert read_answers(written(path, two), town) == {3: 1}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "expected a list of tasks"),
+        ([3], "task 1: expected a Label Studio task"),
+        ([{"id": 1}], "task 1"),
+        (exported((3, ["up"], False)), "task 1: expected one of the classes left & west, right, got 'up'"),
+        (exported((3, ["right"], False), (99, ["right"], False)), "task 2: expected a node number 0..7"),
+        (exported((3, ["right", "left & west"], False)), "2 choices"),
+        (exported((3, ["right"], False), (3, ["left & west"], False)), "one label for node 3"),
+    ],
+)
+def test_bad_exports_are_refused(document, message, town, tmp_path):
+    with pytest.raises(DataError, match=message):
+        read_answers(written(tmp_path / "export.json", document), town)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "got nothing"),
+        ("house,kind\n1,right\n", "got house, kind"),
+        ("node,label\n1,up\n", "line 2: expected one of the classes"),
+        ("node,label\n1,right\n1,0\n", "line 3: expected one label for node 1"),
+        ("node,label\nhouse 9,right\n", "or a node name, got 'house 9'"),
+        ("node,label\n-1,right\n", "got '-1'"),
+    ],
+)
+def test_bad_files_of_labels_are_refused(text, message, town, tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_labels(path, town)
+
+
+def test_files_that_are_not_there_or_not_text(town, tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        read_labels(tmp_path / "none.csv", town)
+    with pytest.raises(DataError, match="No such file"):
+        read_answers(tmp_path / "none.json", town)
+    path = tmp_path / "bytes.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="other bytes"):
+        read_labels(path, town)
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(DataError, match="expected JSON"):
+        read_answers(tmp_path / "bad.json", town)
+
+
+def test_labels_round_trip_and_merge(town, tmp_path):
+    path = tmp_path / "labels.csv"
+    write_labels(path, {4: 1, 2: 0}, town)
+    assert path.read_text() == "node,label\n4,right\n2,left & west\n"
+    nodes, labels = read_labels(path, town)
+    assert (nodes.tolist(), labels.tolist()) == ([4, 2], [1, 0])
+    assert merged({4: 1}, {4: 1, 2: 0}, town, "x") == {4: 1, 2: 0}
+    with pytest.raises(DataError, match="keep its label 'right', got 'left & west'"):
+        merged({4: 1}, {4: 0}, town, "x")
+
+
+def test_names_and_numbers(town):
+    assert [class_number(word, town) for word in ("right", "1", 0)] == [1, 1, 0]
+    assert [node_number(word, town) for word in ("house 3", "3", 3)] == [3, 3, 3]
+    assert gather([(1, None, ""), (2, " ", ""), (3, 1, "")], town, "x")[0].tolist() == [3]
+
+
+def test_a_graph_without_labels_gets_its_classes(town, tmp_path):
+    bare = tail_graph()
+    bare.y[:], bare.num_classes = -1, 0
+    path = tmp_path / "labels.csv"
+    path.write_text("node,label\n0,sun\n5,moon\n1,sun\n")
+    named = with_classes(bare, path)
+    assert (named.num_classes, named.class_names) == (2, ["moon", "sun"])
+    assert read_labels(path, named)[1].tolist() == [1, 0, 1]
+    assert with_classes(bare, None, ["a", "b", "c"]).num_classes == 3
+    assert with_classes(town, path) is town
+    for classes in (None, ["one"], ["a", "a"], ["a", ""]):
+        with pytest.raises(DataError, match="at least two different classes"):
+            with_classes(bare, None, classes)
+    with pytest.raises(DataError, match="2 classes, got 3"):
+        with_classes(town, None, ["a", "b", "c"])

@@ -1,0 +1,159 @@
+"""`jurygcn active`: the next nodes, answers back, whole runs; and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pandas as pd
+import pytest
+from invoke import FAST, refuses, run, run_json
+
+from jurygcn.data import load_dataset
+
+
+@pytest.fixture
+def labels(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("node,label\n0,0\n33,1\n8,2\n24,3\n")
+    return path
+
+
+def test_next_then_label_studio_then_add_then_next(tmp_path, labels):
+    out = tmp_path / "tasks.json"
+    shown = run_json("active", "next", "karate", "--labels", labels, "--batch", 3, "--out", out, *FAST)
+    nodes = [task["node"] for task in shown["tasks"]]
+    assert len(set(nodes) - {0, 33, 8, 24}) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.csv", "tasks.csv", "tasks.json", "tasks.xml"]
+    tasks = json.loads(out.read_text())
+    assert [task["data"]["node"] for task in tasks] == nodes
+    with (tmp_path / "tasks.csv").open() as file:
+        assert [int(row["node"]) for row in csv.DictReader(file)] == nodes
+
+    # what Label Studio would export: the same tasks with annotations; the last one was skipped
+    truth = load_dataset("karate").y
+    for task in tasks[:2]:
+        choice = str(int(truth[task["data"]["node"]]))
+        result = {**task["predictions"][0]["result"][0], "value": {"choices": [choice]}}
+        task["annotations"] = [{"was_cancelled": False, "result": [result]}]
+    tasks[2]["annotations"] = []
+    export = tmp_path / "export.json"
+    export.write_text(json.dumps(tasks))
+    added = run_json("active", "add", "karate", "--labels", labels, "--answers", export)
+    assert (added["answers"], added["added"], added["labels"]) == (2, 2, 6)
+    frame = pd.read_csv(labels)
+    assert frame["node"].tolist() == [0, 33, 8, 24, *nodes[:2]]
+    assert frame["label"].tolist() == [0, 1, 2, 3, *truth[nodes[:2]].tolist()]
+
+    again = run_json("active", "next", "karate", "--labels", labels, "--batch", 3, *FAST)
+    assert not {task["node"] for task in again["tasks"]} & set(frame["node"])
+    # the same answers once more change nothing
+    assert run_json("active", "add", "karate", "--labels", labels, "--answers", export)["added"] == 0
+
+
+def test_next_for_people(labels):
+    result = run("active", "next", "karate", "--labels", labels, "--batch", 2, "--strategy", "degree", *FAST)
+    assert result.exit_code == 0, result.output
+    assert "Label next on karate: degree, 4 labels so far" in result.stdout
+    assert "many" in result.stdout
+
+
+def test_next_from_candidates_and_from_nothing(tmp_path):
+    pool = tmp_path / "pool.txt"
+    pool.write_text("node\n5\n6\n7\n")
+    shown = run_json("active", "next", "karate", "--candidates", pool, "--batch", 2)
+    assert {task["node"] for task in shown["tasks"]} < {5, 6, 7}
+    assert shown["labels"] == 0
+
+
+def test_add_makes_the_file(tmp_path):
+    answers, labels = tmp_path / "answers.csv", tmp_path / "new" / "labels.csv"
+    answers.write_text("node,label\n3,0\n4,\n")
+    result = run("active", "add", "karate", "--labels", labels, "--answers", answers)
+    assert result.exit_code == 0, result.output
+    assert labels.read_text() == "node,label\n3,0\n"
+    assert "1 new labels of 1 answers" in result.stdout
+
+
+def test_a_refused_answer_leaves_the_labels_alone(tmp_path, labels):
+    before = labels.read_text()
+    answers = tmp_path / "answers.csv"
+    for text, message in (
+        ("node,label\n5,1\n0,3\n", "keep its label '0', got '3'"),
+        ("node,label\n5,9\n", "expected one of the classes"),
+        ("node,label\n99,1\n", "line 2: expected a node number 0..33"),
+        ("house,label\n5,1\n", "the columns node and label"),
+    ):
+        answers.write_text(text)
+        assert message in refuses("active", "add", "karate", "--labels", labels, "--answers", answers)
+        assert labels.read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.csv", "labels.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("next", "karate", "--strategy", "jurry"), "expected --strategy to be one of jury-design"),
+        (("next", "karate", "--labels", "missing.csv"), "No such file"),
+        (("next", "karate", "--batch", 0), "--batch"),
+        (("next", "karate", "--batch", 99), "34 candidates, got 99"),
+        (("next", "karate", "--strategy", "entropy"), "label some at random first"),
+        (("next", "karate", "--candidates", "missing.txt"), "check --candidates"),
+        (("next", "karate", "--classes", "a,b"), "4 classes, got 2"),
+        (("next", "karat"), "did you mean 'karate'"),
+        (("add", "karate"), "Missing option"),
+        (("run", "karate", "--strategy", "magic"), "got 'magic'"),
+        (("run", "karate", "--budget", 5), "above the 10 initial labels"),
+        (("run", "karate", "--budget", 30), "15 labels of the pool"),
+        (("run", "karate", "--initial", 2, "--budget", 4, "--stop-at", 7), "between 0 and 1"),
+        (("run", "karate", "--initial", 2, "--budget", 4, "--oracle", "missing.csv"), "No such file"),
+    ],
+)
+def test_refusals(arguments, message, tmp_path):
+    out = tmp_path / "out" / ("tasks.json" if arguments[0] == "next" else "")
+    given = arguments if arguments[0] == "add" else (*arguments, "--out", out)
+    assert message in refuses("active", *given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_next_refuses_an_out_that_is_no_json_file(tmp_path, labels):
+    assert "to be a .json file" in refuses("active", "next", "karate", "--labels", labels, "--out", tmp_path / "tasks")
+    assert "to be a .json file" in refuses("active", "next", "karate", "--labels", labels, "--out", tmp_path)
+
+
+SHORT = ("--initial", 4, "--budget", 10, "--step", 3, *FAST)
+
+
+def test_run_goes_on_from_its_folder(tmp_path):
+    out = tmp_path / "out"
+    first = run_json("active", "run", "karate", "--strategy", "margin", *SHORT, "--out", out)
+    assert [row["labels"] for row in first["steps"]] == [4, 6, 9, 10]
+    assert first["stopped"] == "budget"
+    assert sorted(path.name for path in out.iterdir()) == ["history.csv", "history.json"]
+    assert pd.read_csv(out / "history.csv")["labels"].tolist() == [4, 6, 9, 10]
+    # as if it had been interrupted after two steps
+    document = json.loads((out / "history.json").read_text())
+    document["steps"], document["stopped"] = document["steps"][:2], ""
+    (out / "history.json").write_text(json.dumps(document))
+    again = run_json("active", "run", "karate", "--strategy", "margin", *SHORT, "--out", out)
+    assert again["nodes"] == first["nodes"]
+    assert "seed 5 instead of 0" in refuses(
+        "active", "run", "karate", "--strategy", "margin", *SHORT, "--out", out, "--seed", 5
+    )
+
+
+def test_run_for_people(tmp_path):
+    result = run("active", "run", "karate", "--strategy", "random", *SHORT, "--initial-on-top", "--stop-settled")
+    assert result.exit_code == 0, result.output
+    assert "Active learning on karate: random" in result.stdout
+    assert "initial labels on top" in result.stdout
+
+
+def test_run_with_answers_from_a_file(tmp_path):
+    truth = load_dataset("karate").y
+    path = tmp_path / "truth.csv"
+    path.write_text("node,label\n" + "".join(f"{node},{int(label)}\n" for node, label in enumerate(truth)))
+    with_file = run_json("active", "run", "karate", "--strategy", "degree", *SHORT, "--oracle", path)
+    without = run_json("active", "run", "karate", "--strategy", "degree", *SHORT)
+    assert with_file["nodes"] == without["nodes"]
+    assert [row["accuracy"] for row in with_file["steps"]] == [row["accuracy"] for row in without["steps"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
+from pages import active
 from pages.rows import (
     DEFAULT,
     MAX_PROBABILITY,
@@ -33,6 +34,8 @@ def findings(found: Documents) -> Iterator[str]:
     yield from findings_on_jurors(found["fidelity"]["rows"])
     if "regression" in found:
         yield from findings_on_regression(found["regression"])
+    if "active_learning" in found:
+        yield from active.findings(found["active_learning"])
 
 
 def findings_on_scores(document: Document) -> Iterator[str]:

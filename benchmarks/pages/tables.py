@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from pages import active
 from pages.findings import findings
 from pages.picture import PICTURE
 from pages.rows import (
@@ -269,12 +270,24 @@ def accuracy(document: Document) -> str:
     return section("Accuracy of the model itself", document, markdown(head, body), f"{splits} splits.")
 
 
+def active_learning(document: Document) -> str:
+    hidden = ("claims", "plain_training_seconds")
+    plain = {key: value for key, value in document.items() if key not in hidden}
+    return section("Active learning", plain, *active.tables(document, markdown))
+
+
+def active_design(document: Document) -> str:
+    return section("The parts of jury-design", document, *active.ablation(document, markdown))
+
+
 SECTIONS = {
     "label_sets": label_sets,
     "fidelity": fidelity,
     "error_detection": error_detection,
     "regression": regression,
     "any_gnn": any_gnn,
+    "active_learning": active_learning,
+    "active_design": active_design,
     "speed": speed,
     "accuracy": accuracy,
 }

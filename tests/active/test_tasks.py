@@ -7,11 +7,12 @@ import io
 import json
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from scenes import FAST, tail_graph
 
-from jurygcn.active import next_tasks
+from jurygcn.active import PoolStrategy, next_tasks
 from jurygcn.active.labels import class_number, gather, merged, node_number, read_labels, with_classes, write_labels
 from jurygcn.active.tasks import label_studio_config, label_studio_tasks, read_answers, tasks_csv
 from jurygcn.errors import DataError, SettingError
@@ -224,3 +225,17 @@ def test_a_graph_without_labels_gets_its_classes(town, tmp_path):
             with_classes(bare, None, classes)
     with pytest.raises(DataError, match="2 classes, got 3"):
         with_classes(town, None, ["a", "b", "c"])
+
+
+def test_the_interface_of_scikit_activeml(town):
+    y = np.full(8, np.nan)
+    y[[0, 5]] = [0, 1]
+    expected = [task.node for task in next_tasks(town, {0: 0, 5: 1}, batch=3, recipe=FAST)]
+    strategy = PoolStrategy(town, recipe=FAST)
+    assert strategy.query(town.x, y, batch_size=3).tolist() == expected
+    assert strategy.query(town.x, np.nan_to_num(y, nan=-1), batch_size=3).tolist() == expected
+    assert strategy.query(town.x, y, candidates=[0, 3, 4]).tolist()[0] in (3, 4)
+    with pytest.raises(SettingError, match="return_utilities=False"):
+        strategy.query(town.x, y, return_utilities=True)
+    with pytest.raises(DataError, match="each of the 8 nodes"):
+        strategy.query(town.x[:3], y[:3])

@@ -4,6 +4,7 @@ from jurygcn.active.design import Design
 from jurygcn.active.history import History, Step
 from jurygcn.active.loop import run
 from jurygcn.active.oracle import at_terminal, from_file, truth
+from jurygcn.active.pool import PoolStrategy
 from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import STRATEGIES
 from jurygcn.active.scene import Choice, Scene
@@ -15,6 +16,7 @@ __all__ = [
     "Choice",
     "Design",
     "History",
+    "PoolStrategy",
     "Recipe",
     "Scene",
     "Schedule",

@@ -30,7 +30,7 @@ class Design:
     """
 
     directions: float = 3.0
-    trust: float = 5.0
+    trust: float = 2.0
 
     def __call__(self, scene: Scene) -> Choice:
         """The batch, best first, with the fall of the variance that each node brings."""

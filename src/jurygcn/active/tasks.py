@@ -68,12 +68,22 @@ def next_tasks(
         seed: of the model and the strategy.
     """
     name, chooser = find_strategy(strategy)
-    recipe = recipe or Recipe()
+    scene = scene_of(data, labels, batch=batch, candidates=candidates, recipe=recipe or Recipe(), seed=seed)
+    choice = chooser(scene)
+    check_choice(choice, scene)
+    why = STRATEGIES[name].reason if name in STRATEGIES else f"chosen by {name}"
+    return [_task(int(node), float(score), why, scene) for node, score in zip(choice.nodes, choice.scores)]
+
+
+def scene_of(
+    data: Data, labels: Mapping[int, int], *, batch: int, candidates: Tensor | None, recipe: Recipe, seed: int
+) -> Scene:
+    """The scene after these labels, with a GCN trained on them; by default every other node is a candidate."""
     nodes = torch.tensor(list(labels), dtype=torch.long)
     classes = torch.tensor(list(labels.values()), dtype=torch.long)
     everything = torch.arange(int(data.num_nodes)) if candidates is None else candidates.sort().values
     seen = hide_labels(data, nodes, classes)
-    scene = Scene.of(
+    return Scene.of(
         data,
         nodes,
         classes,
@@ -85,10 +95,6 @@ def next_tasks(
         queried=len(nodes),
         total=len(nodes) + batch,
     )
-    choice = chooser(scene)
-    check_choice(choice, scene)
-    why = STRATEGIES[name].reason if name in STRATEGIES else f"chosen by {name}"
-    return [_task(int(node), float(score), why, scene) for node, score in zip(choice.nodes, choice.scores)]
 
 
 def _task(node: int, score: float, why: str, scene: Scene) -> Task:

@@ -1,0 +1,199 @@
+"""What each part of jury-design brings, and where its constants come from.
+
+Each row changes one thing: the weights of the nodes, where they enter, the ridge, the features, the trust in few
+jurors. Means of test accuracy over the five query sizes of the paper's protocol, on splits that the comparison with
+other strategies never uses; the constants were chosen on them. Interrupted runs go on where they stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import options, save, table
+from jurygcn import active
+from jurygcn.active import Design, Scene
+from jurygcn.active.facts import reduced
+from jurygcn.data import cache_folder
+from protocol import CITATION, graph
+
+FIRST_SEED, SPLITS, QUICK_SPLITS = 1000, 10, 1
+VERSION = 1
+Array = NDArray[Any]
+
+
+class Unweighted(Design):
+    """All nodes count the same: no jury."""
+
+    def weights(self, scene: Scene) -> Array:
+        """As the class says."""
+        return np.ones(int(scene.data.num_nodes))
+
+
+class Entropy(Design):
+    """The model's entropy in place of the jury's ambiguity."""
+
+    def weights(self, scene: Scene) -> Array:
+        """As the class says."""
+        share = self.share(scene)
+        return (1.0 - share) + share * scene.entropy / np.log(scene.num_classes)
+
+
+class Margin(Design):
+    """The model's margin in place of the jury's ambiguity."""
+
+    def weights(self, scene: Scene) -> Array:
+        """As the class says."""
+        ordered = np.sort(scene.probabilities, axis=1)
+        share = self.share(scene)
+        return (1.0 - share) + share * (1.0 - ordered[:, -1] + ordered[:, -2])
+
+
+class Influence(Design):
+    """The paper's influence jurors in place of newton ones."""
+
+    def weights(self, scene: Scene) -> Array:
+        """As the class says."""
+        share = self.share(scene)
+        return (1.0 - share) + share * scene.jury(leave_out="influence").verdict().ambiguity.numpy()
+
+
+class Variance(Design):
+    """How far single labels move the prediction (the jackknife variance) in place of ambiguity."""
+
+    def weights(self, scene: Scene) -> Array:
+        """As the class says."""
+        moved = np.sqrt(scene.verdict.loo_variance.double().numpy())
+        share = self.share(scene)
+        return (1.0 - share) + share * moved / max(float(moved.max()), 1e-12)
+
+
+class Everywhere(Design):
+    """Weights on candidates and labelled nodes as well, not only on the nodes to be predicted (the prototype's)."""
+
+    def features(self, scene: Scene) -> Array:
+        """As the class says."""
+        return scene.facts.propagated * np.sqrt(super().weights(scene))[:, None]
+
+    def weights(self, scene: Scene) -> Array:
+        """As the class says."""
+        return np.ones(int(scene.data.num_nodes))
+
+
+class FixedRidge(Design):
+    """Ridge 1 whatever the number of labels (the prototype's)."""
+
+    def ridge(self, scene: Scene) -> float:
+        """As the class says."""
+        return 1.0 / (len(scene.labelled) + scene.batch)
+
+
+class Hops(Design):
+    """Features propagated once or three times instead of twice."""
+
+    hops = 2
+
+    def features(self, scene: Scene) -> Array:
+        """As the class says."""
+        known = scene.facts.__dict__.setdefault("hops", {})
+        if self.hops not in known:
+            rows = scene.facts.propagation.inputs
+            for _ in range(self.hops - 1):
+                rows = scene.facts.propagation.adjacency @ rows
+            known[self.hops] = reduced(rows, 200)
+        return known[self.hops]
+
+
+class OneHop(Hops):
+    """Once."""
+
+    hops = 1
+
+
+class ThreeHops(Hops):
+    """Three times."""
+
+    hops = 3
+
+
+class Skill(Design):
+    """Trust in the jury by the share of left-out labels that jurors predict, above chance."""
+
+    def share(self, scene: Scene) -> float:
+        """As the class says."""
+        n, classes = len(scene.labelled), scene.num_classes
+        votes = scene.jury().ballots(scene.labelled)[range(n), range(n)]
+        right = float((votes.argmax(dim=1) == scene.data.y[scene.labelled]).double().mean())
+        return max(0.0, (right - 1 / classes) / (1 - 1 / classes))
+
+
+VARIANTS: dict[str, Design] = {
+    "jury-design": Design(),
+    "no jury: all nodes weigh the same": Unweighted(),
+    "entropy in place of ambiguity": Entropy(),
+    "margin in place of ambiguity": Margin(),
+    "influence jurors": Influence(),
+    "jackknife variance in place of ambiguity": Variance(),
+    "weights on candidates too": Everywhere(),
+    "ridge 1": FixedRidge(),
+    "directions 1.5": Design(directions=1.5),
+    "directions 6": Design(directions=6.0),
+    "trust 0: ambiguity alone": Design(trust=0.0),
+    "trust 10": Design(trust=10.0),
+    "trust by the jurors' hits": Skill(),
+    "one hop": OneHop(),
+    "three hops": ThreeHops(),
+}
+
+
+def main() -> None:
+    chosen = options(__doc__)
+    names = CITATION[:1] if chosen.quick else CITATION
+    seeds = range(FIRST_SEED, FIRST_SEED + (QUICK_SPLITS if chosen.quick else SPLITS))
+    variants = dict(list(VARIANTS.items())[:2]) if chosen.quick else VARIANTS
+    path = Path(os.environ.get("JURYGCN_RUNS", cache_folder() / "benchmarks")) / "active_design.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        run = json.loads(line)
+        if run["version"] == VERSION:
+            done[run["dataset"], run["variant"], run["settings"], run["seed"]] = run["accuracy"]
+    rows = []
+    for words, design in variants.items():
+        row: dict[str, Any] = {"variant": words}
+        for name in names:
+            found = []
+            for seed in seeds:
+                key = (name, words, repr(design), seed)
+                if key not in done:
+                    history = active.run(graph(name), design, seed=seed)
+                    done[key] = [100 * step.accuracy for step in history.steps[1:]]
+                    run = dict(zip(("dataset", "variant", "settings", "seed"), key))
+                    with path.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({"version": VERSION, **run, "accuracy": done[key]}) + "\n")
+                found.append(done[key])
+            row[name] = {
+                "by_size": [mean(column) for column in zip(*found)],
+                "mean": mean(map(mean, found)),
+                "sd": pstdev(map(mean, found)),
+            }
+        row["mean"] = mean(row[name]["mean"] for name in names)
+        rows.append(row)
+        cells = [" ".join(f"{value:.1f}" for value in row[name]["by_size"]) for name in names]
+        print(f"{words}: {' | '.join(cells)} | mean {row['mean']:.2f}", flush=True)
+    table(
+        f"Test accuracy (%) over the five query sizes, {len(seeds)} splits",
+        ["variant", *names, "mean"],
+        [[r["variant"], *(f"{r[n]['mean']:.1f}" for n in names), f"{r['mean']:.1f}"] for r in rows],
+    )
+    save("active_design", rows, quick=chosen.quick, splits=len(seeds), first_seed=FIRST_SEED)
+
+
+if __name__ == "__main__":
+    main()

@@ -23,11 +23,13 @@ from jurygcn.files import write_text
 RESULTS = Path(__file__).parent / "results"
 
 
-def options(description: str | None) -> argparse.Namespace:
-    """`--quick` (few repeats, nothing saved over the full results) and `--threads`; sets torch's threads."""
+def options(description: str | None, **flags: str) -> argparse.Namespace:
+    """`--quick` (few repeats, nothing saved over the full results), `--threads`, and flags; sets torch's threads."""
     parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a few repeats instead of all")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch's threads")
+    for name, words in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=words)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     return chosen

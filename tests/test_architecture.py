@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "jurygcn"
 # command line: it may show any layer but that one. Layers that hold nothing yet are listed where they will stand.
 LAYERS = (
     *("errors", "files", "progress", "parallel", "linalg", "data", "losses", "models", "objective", "derivatives"),
-    *("curvature", "jackknife", "evaluation", "active", "semi", "experiments", "report"),
+    *("curvature", "jackknife", "evaluation", "active", "semi", "bandit", "experiments", "report"),
     *("__init__", "cli", "__main__"),
 )
 MAX_LINES = 400

@@ -1,13 +1,15 @@
-"""`jurygcn train`: fit the paper's GCN to a few labels and say how well it does."""
+"""`jurygcn train`: learn from a few labels, by the paper's GCN or by another method, and say how well it does."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 
 from jurygcn.cli import options as given
+from jurygcn.cli.methods import METHOD_NAMES, fit_method
 from jurygcn.cli.output import check_out, write_run
 from jurygcn.cli.reporting import print_json
 from jurygcn.cli.session import Session, Settings, open_session
@@ -15,39 +17,58 @@ from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.models import ReceptiveField
 
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        callback=given.one_of("--method", METHOD_NAMES),
+        help=f"{', '.join(METHOD_NAMES)}. All but gcn have their authors' settings unless you say otherwise.",
+    ),
+]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Training epochs; 100 for gcn, or the method's own.")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Adam's learning rate; 0.01, or the method's own.")]
+Dropout = Annotated[
+    float | None,
+    typer.Option("--dropout", help="Dropout; 0 for gcn, so that it has an optimum to quantify, or the method's own."),
+]
+Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Hidden units; 16, or the method's own.")]
+Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Graph convolutions of gcn; 2.")]
+
 
 def train(
     data: given.Name,
+    method: Method = "gcn",
     labels: given.Labels = None,
     per_class: given.PerClass = None,
-    epochs: given.Epochs = 100,
-    lr: given.LearningRate = 0.01,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
     weight_decay: given.WeightDecay = None,
-    dropout: given.Dropout = 0.0,
-    hidden: given.Hidden = 16,
-    layers: given.Layers = 2,
+    dropout: Dropout = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
     seed: given.Seed = 0,
     out: given.Out = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Train the paper's GCN on randomly labelled nodes and print its test accuracy.
+    """Train on randomly labelled nodes and print the test accuracy.
 
-    With --out, writes model.pt (a state dict for jurygcn quantify --model) and run.json.
+    gcn is the paper's GCN, ready for jurygcn quantify. reweight and self-train let the jury help; gat, sgnn, gpn and
+    the others are there to compare with, and those that stop early or calibrate use the split's validation nodes.
+
+    With --out, gcn writes model.pt (a state dict for jurygcn quantify --model) and run.json; the other methods write
+    predictions.csv, state.pt and run.json.
     """
     check_out(out)
+    chosen = {"epochs": epochs, "lr": lr, "dropout": dropout, "hidden": hidden, "layers": layers}
+    stated = {key: value for key, value in chosen.items() if value is not None}
+    if method != "gcn":
+        if weight_decay is not None:
+            stated["weight_decay"] = weight_decay
+        fit_method(data, method, Settings(labels=labels, per_class=per_class, seed=seed), stated, out, as_json=as_json)
+        return
     session = open_session(
         data,
-        Settings(
-            labels=labels,
-            per_class=per_class,
-            epochs=epochs,
-            lr=lr,
-            weight_decay=weight_decay,
-            dropout=dropout,
-            hidden=hidden,
-            layers=layers,
-            seed=seed,
-        ),
+        Settings(labels=labels, per_class=per_class, weight_decay=weight_decay, seed=seed, **stated),  # type: ignore[arg-type]
     )
     run = {**session.describe("train"), "test": test_scores(session)}
     files = []

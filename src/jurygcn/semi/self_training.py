@@ -1,0 +1,290 @@
+"""Self-training led by the jury: with few labels, the nodes it is sure of become labels too."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.errors import SettingError
+from jurygcn.jackknife import Jury
+from jurygcn.models.gcn import GCN
+from jurygcn.models.receptive_field import Propagation
+from jurygcn.models.training import train
+from jurygcn.semi.fitted import Fitted, check_labels, classes_of, logits_of, softmax_scores
+
+HOPS = (0, 2, 4, 8, 16)
+JUDGES = ("jury", "confidence")
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """Nodes that were given a label by the teacher, with the weight of their loss (a real label's is 1).
+
+    Shapes: nodes, labels, weights (k,).
+    """
+
+    nodes: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+NOTHING = PseudoLabels(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class SelfTrained:
+    """A model trained on labels and pseudo-labels.
+
+    Attributes:
+        model: the final GCN, on the graph's own features.
+        history: per round, how many pseudo-labels there were, how many changed, and what the judge thought of them.
+        pseudo_labels: those that the final model was trained on.
+        teacher: probabilities of the last teacher, (N, C).
+        hops: over how many hops the teacher's features were averaged.
+    """
+
+    model: GCN
+    history: list[dict[str, float]] = field(repr=False)
+    pseudo_labels: PseudoLabels = field(repr=False)
+    teacher: Tensor = field(repr=False)
+    hops: int
+
+
+@dataclass(frozen=True)
+class SelfTraining:
+    """Settings of :func:`self_train`, and self-training as a method; validation nodes are not used.
+
+    Attributes:
+        rounds: share of the graph's nodes that have a pseudo-label after each round.
+        most: pseudo-labels never become more than this.
+        judge: "jury", or "confidence" for plain self-training with the same schedule.
+        hops: the teacher sees features averaged over this many hops; "auto" takes what its jurors predict their own
+            left-out labels best with.
+        diffusion: how often the jury's ballots are averaged over neighbourhoods, as in ``Jury.verdict``.
+        balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
+            pseudo-labels are set.
+        weight: of a pseudo-label that the judge has no doubt of.
+        hidden, lr, weight_decay: of teacher and model.
+        teacher_epochs: the teacher has no dropout, so that its jury is that of its own objective.
+        epochs, dropout: of the final model.
+    """
+
+    rounds: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    most: int = 2000
+    judge: str = "jury"
+    hops: int | str = "auto"
+    diffusion: int | str = "auto"
+    balance: float = 5.0
+    weight: float = 1.0
+    hidden: int = 16
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    teacher_epochs: int = 100
+    epochs: int = 200
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.rounds or not all(0 < share <= 1 for share in self.rounds):
+            raise SettingError(f"expected rounds to be shares between 0 and 1, got {self.rounds}; change them")
+        if self.judge not in JUDGES:
+            raise SettingError(f"expected the judge to be one of {', '.join(JUDGES)}, got {self.judge!r}; choose one")
+        if self.hops != "auto" and not (isinstance(self.hops, int) and self.hops >= 0):
+            raise SettingError(
+                f"expected hops to be 'auto' or a number such as 0, 4 or 8, got {self.hops!r}; change it"
+            )
+        if not (self.balance >= 0 and self.weight > 0 and self.most >= 1):
+            raise SettingError(
+                f"expected balance of at least 0, weight above 0 and most of at least 1, got {self.balance}, "
+                f"{self.weight} and {self.most}; change them"
+            )
+
+    def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
+        """Self-train; see :func:`self_train`."""
+        found = run(data, train_nodes, self, seed=seed)
+        probabilities = torch.softmax(logits_of(found.model, data), dim=1)
+        details = {"hops": found.hops, "pseudo_labels": len(found.pseudo_labels)}
+        return Fitted(probabilities, softmax_scores(probabilities), found.model, details)
+
+
+def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: Any) -> SelfTrained:
+    """Train a GCN on few labels and on what the jury is sure of.
+
+    A teacher, a GCN on features averaged over several hops, learns the labels, and its jury says how credible each
+    label of each node is (the verdict's p-values). In every class the nodes with the largest product of the teacher's
+    probability and that p-value get a pseudo-label, as many as the class's share of the labels suggests, with the
+    p-value as weight. The next teacher learns those as well and proposes anew, with more pseudo-labels each round; none
+    is kept that would not be given again. The final model is a plain GCN on the graph's own features.
+
+    Args:
+        data: the graph; labels of other nodes than ``train_nodes`` are not looked at.
+        train_nodes: the labelled nodes.
+        seed: of all weights and of dropout.
+        settings: those of :class:`SelfTraining`.
+    """
+    unknown = sorted(set(settings) - set(SelfTraining.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(SelfTraining.__dataclass_fields__)
+        raise SettingError(f"expected settings of self-training ({known}), got {', '.join(unknown)}; drop them")
+    return run(data, train_nodes, SelfTraining(**settings), seed=seed)
+
+
+def run(data: Data, train_nodes: Tensor, settings: SelfTraining, *, seed: int) -> SelfTrained:
+    """The rounds of self-training."""
+    nodes = check_labels(data, train_nodes)
+    s = settings
+    shares = class_shares(data.y[nodes], classes_of(data), balance=s.balance)
+    # what is not labelled must not be seen: from here on there are only given and pseudo-labels
+    labels = torch.full((int(data.num_nodes),), -1)
+    labels[nodes] = data.y[nodes].cpu()
+    hops, graph = teachers_view(data, nodes, s, seed=seed)
+    pseudo, p_values = NOTHING, torch.ones(len(labels), len(shares))
+    history: list[dict[str, float]] = []
+    for number, share in enumerate(s.rounds):
+        teacher = fit_gcn(graph, nodes, labels, pseudo, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+        if number == 0 and s.judge == "jury":  # before pseudo-labels: the jury of what is known to be true
+            jury = Jury(teacher, relabelled(graph, labels, pseudo), nodes, weight_decay=s.weight_decay)
+            p_values = jury.fit().verdict(diffusion=s.diffusion).p_values.float()
+        belief = believe(torch.softmax(logits_of(teacher, graph), dim=1), p_values)
+        chosen = choose(belief, shares * min(share * len(labels), s.most), nodes, weight=s.weight)
+        history.append(
+            {
+                "pseudo_labels": len(chosen),
+                "changed": changes(pseudo, chosen),
+                "mean_weight": float(chosen.weights.mean()) if len(chosen) else 0.0,
+            }
+        )
+        pseudo = chosen
+    last = fit_gcn(graph, nodes, labels, pseudo, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+    model = fit_gcn(data, nodes, labels, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
+    return SelfTrained(model, history, pseudo, torch.softmax(logits_of(last, graph), dim=1), hops)
+
+
+# --- the parts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """What the judge thinks: every node's likeliest label, how sure that is (for ranking), and its weight as a label.
+
+    Shapes: label, score, weight (N,).
+    """
+
+    label: Tensor
+    score: Tensor
+    weight: Tensor
+
+
+def class_shares(labels: Tensor, classes: int, *, balance: float) -> Tensor:
+    """Each class's share of the pseudo-labels: as in the labels, drawn towards equal shares of the classes seen.
+
+    Shapes: (n,) -> (C,).
+    """
+    counts = torch.bincount(labels.cpu(), minlength=classes).float()
+    counts = torch.where(counts > 0, counts + balance, 0.0)
+    return counts / counts.sum()
+
+
+def averaged(data: Data, hops: int) -> Data:
+    """The same graph with features averaged over closed neighbourhoods ``hops`` times, rows of length 1."""
+    averaging = Propagation.of(data).averaging.astype(np.float32)
+    x = data.x.detach().float().cpu().numpy()
+    for _ in range(hops):
+        x = averaging @ x
+    size = np.linalg.norm(x, axis=1, keepdims=True)
+    graph = copy.copy(data)
+    graph.x = torch.from_numpy(x / np.maximum(size, 1e-12)).to(data.x.device)
+    graph.edge_index = data.edge_index.clone()  # what is remembered of the graph's propagation stays its own
+    return graph
+
+
+def teachers_view(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> tuple[int, Data]:
+    """How far the teacher looks, and the graph it sees.
+
+    Chosen by the jurors: the number of hops with which they predict their own left-out labels best (squared error,
+    which is proper). On a graph whose neighbours differ that is few or none.
+    """
+    s = settings
+    if isinstance(s.hops, int):
+        return s.hops, averaged(data, s.hops)
+    best: tuple[float, int, Data] | None = None
+    for hops in HOPS:
+        graph = averaged(data, hops)
+        teacher = fit_gcn(graph, nodes, data.y, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+        jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay).fit()
+        error = float(jury.verdict(nodes, diffusion=0).loo_errors.square().mean())
+        if best is None or error < best[0]:
+            best = (error, hops, graph)
+    assert best is not None
+    return best[1], best[2]
+
+
+def fit_gcn(
+    graph: Data,
+    nodes: Tensor,
+    labels: Tensor,
+    pseudo: PseudoLabels,
+    settings: SelfTraining,
+    *,
+    seed: int,
+    epochs: int,
+    dropout: float,
+) -> GCN:
+    """A GCN trained on labels and pseudo-labels."""
+    model = GCN(graph.x.shape[1], settings.hidden, classes_of(graph), dropout=dropout)
+    train(
+        model,
+        relabelled(graph, labels, pseudo),
+        torch.cat([nodes, pseudo.nodes]),
+        epochs=epochs,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        node_weights=torch.cat([torch.ones(len(nodes)), pseudo.weights]),
+        seed=seed,
+    )
+    return model
+
+
+def relabelled(graph: Data, labels: Tensor, pseudo: PseudoLabels) -> Data:
+    """The same graph with these labels and pseudo-labels."""
+    known = copy.copy(graph)
+    known.y = labels.clone()
+    known.y[pseudo.nodes] = pseudo.labels
+    return known
+
+
+def believe(probabilities: Tensor, p_values: Tensor) -> Belief:
+    """The teacher's label; sure where both it and the jury are, weighted as the jury finds that label credible.
+
+    Shapes: (N, C), (N, C).
+    """
+    top, label = probabilities.max(dim=1)
+    credible = p_values.gather(1, label[:, None])[:, 0]
+    return Belief(label, top * credible, credible)
+
+
+def choose(belief: Belief, quota: Tensor, nodes: Tensor, *, weight: float) -> PseudoLabels:
+    """In every class the surest nodes, up to its quota; labelled nodes keep their labels."""
+    free = torch.ones(len(belief.label), dtype=torch.bool)
+    free[nodes] = False
+    chosen = []
+    for number, count in enumerate(quota.tolist()):
+        members = ((belief.label == number) & free).nonzero()[:, 0]
+        order = belief.score[members].argsort(descending=True, stable=True)
+        chosen.append(members[order[: int(round(count, 3))]])  # 6.99999 is seven
+    picked = torch.cat(chosen)
+    return PseudoLabels(picked, belief.label[picked], weight * belief.weight[picked])
+
+
+def changes(before: PseudoLabels, after: PseudoLabels) -> int:
+    """How many of the earlier pseudo-labels are gone or have another label."""
+    kept = dict(zip(after.nodes.tolist(), after.labels.tolist()))
+    return sum(kept.get(node) != label for node, label in zip(before.nodes.tolist(), before.labels.tolist()))

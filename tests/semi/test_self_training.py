@@ -1,0 +1,121 @@
+"""Self-training: its parts by hand, and that it earns its keep."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_graphs import communities, parts
+
+from jurygcn import Jury, semi
+from jurygcn.errors import SettingError
+from jurygcn.models import GCN
+from jurygcn.semi.self_training import Belief, PseudoLabels, averaged, believe, changes, choose, class_shares
+
+DATA = communities()
+TRAIN, _, TEST = parts(DATA, labels=6)
+QUICK = {"rounds": (0.1, 0.3), "hops": 2}
+
+
+def test_shares_lean_towards_equal_ones():
+    labels = torch.tensor([0, 0, 0, 2])
+    torch.testing.assert_close(class_shares(labels, 4, balance=0.0), torch.tensor([0.75, 0, 0.25, 0]))
+    torch.testing.assert_close(class_shares(labels, 4, balance=1.0), torch.tensor([4 / 6, 0, 2 / 6, 0]))
+    assert float(class_shares(labels, 4, balance=1e6)[0]) == pytest.approx(0.5, abs=1e-4)
+
+
+def test_belief_is_probability_times_credibility():
+    probabilities = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
+    p_values = torch.tensor([[0.5, 0.9], [0.1, 0.25]])
+    found = believe(probabilities, p_values)
+    assert found.label.tolist() == [0, 1]
+    torch.testing.assert_close(found.score, torch.tensor([0.35, 0.2]))
+    torch.testing.assert_close(found.weight, torch.tensor([0.5, 0.25]))
+
+
+def test_the_surest_of_every_class_are_chosen():
+    label = torch.tensor([0, 0, 0, 1, 1, 1])
+    score = torch.tensor([0.9, 0.5, 0.7, 0.1, 0.3, 0.2])
+    found = choose(Belief(label, score, score), torch.tensor([2.0, 1.9]), torch.tensor([0]), weight=0.5)
+    assert found.nodes.tolist() == [2, 1, 4], "node 0 has a label of its own; 1.9 is one whole node"
+    assert found.labels.tolist() == [0, 0, 1]
+    torch.testing.assert_close(found.weights, torch.tensor([0.35, 0.25, 0.15]))
+
+
+def test_changes_are_counted():
+    before = PseudoLabels(torch.tensor([1, 2, 3]), torch.tensor([0, 0, 1]), torch.ones(3))
+    after = PseudoLabels(torch.tensor([2, 3, 9]), torch.tensor([0, 0, 1]), torch.ones(3))
+    assert changes(before, after) == 2
+
+
+def test_averaging_by_hand():
+    A = torch.eye(150)
+    A[DATA.edge_index[1], DATA.edge_index[0]] = 1.0
+    mean = A / A.sum(dim=1, keepdim=True)
+    expected = mean @ mean @ DATA.x
+    torch.testing.assert_close(averaged(DATA, 2).x, expected / expected.norm(dim=1, keepdim=True))
+    assert torch.equal(averaged(DATA, 0).y, DATA.y)
+
+
+def test_rounds_grow_and_the_result_is_what_was_trained():
+    found = semi.self_train(DATA, TRAIN, seed=2, **QUICK)
+    assert type(found.model) is GCN
+    counts = [line["pseudo_labels"] for line in found.history]
+    assert counts == sorted(counts)
+    assert 12 <= counts[0] <= 15
+    assert 40 <= counts[1] <= 45
+    pseudo = found.pseudo_labels
+    assert len(pseudo) == counts[-1]
+    assert not bool(torch.isin(pseudo.nodes, TRAIN).any())
+    assert len(pseudo.nodes.unique()) == len(pseudo)
+    assert bool(((pseudo.weights > 0) & (pseudo.weights <= 1)).all())
+    assert len(pseudo.weights.unique()) > 1, "weights come from the jury"
+    again = semi.self_train(DATA, TRAIN, seed=2, **QUICK)
+    assert all(torch.equal(a, b) for a, b in zip(found.model.weights, again.model.weights))
+
+
+def test_the_cap_and_the_class_balance_hold():
+    found = semi.self_train(DATA, TRAIN, rounds=(0.5,), hops=2, most=21, balance=1e6)
+    assert torch.bincount(found.pseudo_labels.labels, minlength=3).tolist() == [7, 7, 7]
+
+
+def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Jury, "fit", lambda self: pytest.fail("no jury was asked for"))
+    found = semi.self_train(DATA, TRAIN, judge="confidence", **QUICK)
+    assert set(found.pseudo_labels.weights.tolist()) == {1.0}
+
+
+def test_jurors_choose_how_far_to_look():
+    """Where neighbours share labels averages help; where edges are noise they do not."""
+    assert semi.self_train(DATA, TRAIN, rounds=(0.1,)).hops > 0
+    shuffled = communities(noise=0.1).clone()
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(150, (2, 3000), generator=generator)
+    shuffled.edge_index = torch.cat([edges, edges.flip(0)], dim=1).unique(dim=1)
+    many, _, _ = parts(shuffled, labels=60)
+    assert semi.self_train(shuffled, many, rounds=(0.1,)).hops == 0
+
+
+def test_self_training_beats_the_gcn_with_few_labels():
+    gains = []
+    for seed in range(4):
+        train, _, test = parts(DATA, labels=6, seed=seed)
+        plain = semi.GCNClassifier().fit(DATA, train, seed=seed).predict(test)
+        taught = semi.SelfTraining(**QUICK).fit(DATA, train, seed=seed).predict(test)
+        gains.append(float((taught == DATA.y[test]).float().mean() - (plain == DATA.y[test]).float().mean()))
+    assert sum(gains) / 4 > 0.05
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"rounds": ()}, "rounds"),
+        ({"rounds": (1.5,)}, "rounds"),
+        ({"judge": "dredd"}, "dredd"),
+        ({"hops": -1}, "hops"),
+        ({"weight": 0.0}, "weight"),
+        ({"patience": 3}, "patience"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict, word: str):
+    with pytest.raises(SettingError, match=word):
+        semi.self_train(DATA, TRAIN, **settings)

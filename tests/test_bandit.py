@@ -1,0 +1,115 @@
+"""Bandits on graphs: the rules of the game, each policy's index against naive sums, and regret."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from cases import graph, two_block, undirected
+from jurygcn import Jury
+from jurygcn.bandit import POLICIES, Play, Scene, linucb, play_bandit, ucb_jackknife
+from jurygcn.errors import DataError, SettingError
+
+QUICK = Play(plays=30, batch=5, epochs=60, hidden=4, dimensions=4, alpha=0.2)
+
+
+def blocks(size: int = 60) -> tuple[Data, torch.Tensor]:
+    """Two blocks that features and edges tell apart; one pays more."""
+    generator = torch.Generator().manual_seed(0)
+    side = torch.arange(size) % 2
+    x = torch.nn.functional.one_hot(side, 4).float() + 0.3 * torch.rand(size, 4, generator=generator)
+    data = Data(x=x, edge_index=undirected(two_block(size, generator)), y=side, num_nodes=size)
+    return data, 0.2 + 0.6 * side.double()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_regret_is_the_sum_of_what_was_missed(policy: str):
+    data, means = blocks()
+    game = play_bandit(data, means, policy=policy, play=QUICK, seed=3)
+    assert len(game.arms) == 30
+    missed = [0.8 - float(means[arm]) for arm in game.arms]
+    np.testing.assert_allclose(game.regret, np.cumsum(missed), atol=1e-12)
+    assert game.simple_regret >= 0
+    again = play_bandit(data, means, policy=policy, play=QUICK, seed=3)
+    assert np.array_equal(game.arms, again.arms)
+    other = play_bandit(data, means, policy=policy, play=QUICK, seed=4)
+    assert not np.array_equal(game.arms, other.arms)
+
+
+def test_noise_is_the_same_for_all_policies():
+    data, means = blocks()
+    games = [play_bandit(data, means, policy=policy, play=QUICK, seed=1) for policy in ("linucb", "random")]
+    noises = [game.rewards - means.numpy()[game.arms] for game in games]
+    np.testing.assert_allclose(noises[0], noises[1], atol=1e-12)
+
+
+def test_learning_policies_beat_chance():
+    data, means = blocks()
+    total = {
+        p: sum(play_bandit(data, means, policy=p, play=QUICK, seed=s).regret[-1] for s in range(3)) for p in POLICIES
+    }
+    assert max(total[policy] for policy in POLICIES if policy != "random") < 0.8 * total["random"]
+
+
+def seen(play: Play, arms: list[int], rewards: list[float]) -> Scene:
+    data, _ = blocks()
+    scene = Scene(data, play, seed=0)
+    scene.note(np.array(arms), np.array(rewards))
+    return scene
+
+
+def test_ucb_plays_the_highest_upper_ends():
+    arms = list(range(12))
+    scene = seen(QUICK, arms, [0.2 + 0.6 * (a % 2) + 0.01 * a for a in arms])
+    model, data, nodes = scene.fit()
+    upper = Jury(model, data, nodes, loss="mse", weight_decay=QUICK.weight_decay).fit().verdict(alpha=0.2).upper
+    chosen = ucb_jackknife(scene)
+    assert sorted(upper[chosen].tolist()) == pytest.approx(sorted(upper.topk(5).values.tolist()))
+
+
+def test_too_few_arms_are_explored_at_random():
+    few = seen(QUICK, [1, 2, 3], [1.0, 0.0, 0.5])
+    assert len(few.seen) < 1 / QUICK.alpha - 1
+    expected = seen(QUICK, [1, 2, 3], [1.0, 0.0, 0.5]).draw(5)
+    assert np.array_equal(ucb_jackknife(few), expected)
+
+
+def test_repeated_plays_are_averaged():
+    scene = seen(QUICK, [4, 4, 4, 7], [1.0, 2.0, 3.0, 5.0])
+    assert scene.seen.tolist() == [4, 7]
+    assert scene.means.tolist() == [2.0, 5.0]
+
+
+def test_linucb_is_ridge_regression_with_a_bonus():
+    arms, rewards = [0, 1, 1, 5, 9], [0.1, 0.9, 0.7, 0.8, 0.6]
+    scene = seen(QUICK, arms, rewards)
+    phi = scene.features
+    A, b = np.eye(phi.shape[1]), np.zeros(phi.shape[1])
+    for arm, reward in zip(arms, rewards):
+        A += np.outer(phi[arm], phi[arm])
+        b += (reward - np.mean(rewards)) * phi[arm]
+    index = [phi[v] @ np.linalg.solve(A, b) + np.sqrt(phi[v] @ np.linalg.solve(A, phi[v])) for v in range(60)]
+    best = sorted(index)[-5:]
+    assert sorted(np.array(index)[linucb(scene)]) == pytest.approx(best)
+    np.testing.assert_allclose(np.linalg.norm(phi, axis=1), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({"plays": 0}, "plays"), ({"alpha": 0.0}, "alpha"), ({"epsilon": 1.5}, "epsilon"), ({"noise": -1.0}, "noise")],
+)
+def test_wrong_settings_are_refused(settings: dict, word: str):
+    with pytest.raises(SettingError, match=word):
+        Play(**settings)
+
+
+def test_wrong_games_are_refused():
+    data = graph("path")
+    with pytest.raises(SettingError, match="policy"):
+        play_bandit(data, torch.zeros(6), policy="greedy")
+    with pytest.raises(DataError, match="per node"):
+        play_bandit(data, torch.zeros(5))
+    with pytest.raises(SettingError, match="batch"):
+        play_bandit(data, torch.zeros(6), play=Play(batch=7))

@@ -147,7 +147,7 @@ def test_stretches_share_the_jurors_out(memory: int, workers: int):
     jury = jury_of()
     question = Question(alpha=0.1, exact=False, interval="jackknife+", score="lac", diffusion=0)
     nodes = torch.arange(120)
-    hearing = Hearing(jury.objective, jury.jurors.steps, nodes, question, memory=memory_for(jury, memory))
+    hearing = Hearing(jury.objective, jury.jurors.steps, jury.seats, nodes, question, memory=memory_for(jury, memory))
     for start in (0, 13):
         stretches = hearing.stretches(workers, start=start)
         assert torch.cat(stretches).tolist() == list(range(start, 80))

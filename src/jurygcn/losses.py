@@ -39,6 +39,9 @@ class Loss(Protocol):
     def whitened(self, z: Tensor, y: Tensor) -> Tensor:
         """The vector w with L w = residual, (m, K)."""
 
+    def change(self, z: Tensor, m: Tensor) -> Tensor:
+        """A change v of the logits with L^T v = m, (m, K) -> (m, C); any such v changes the prediction alike."""
+
 
 class CrossEntropy:
     r"""Softmax cross-entropy: :math:`e = \pi - y`, :math:`S = diag(\pi) - \pi\pi^T` of rank K = C - 1.
@@ -85,6 +88,11 @@ class CrossEntropy:
         _, s = self._probability_and_root(z)
         w = self.residual(z, y) / s
         return (self._complement(s).transpose(1, 2) @ w.unsqueeze(-1)).squeeze(-1) if z.shape[-1] > 1 else w
+
+    def change(self, z: Tensor, m: Tensor) -> Tensor:
+        """As L = diag(s) Q_{2:}, it is Q_{2:} m over the square root of the probabilities, up to a constant."""
+        _, s = self._probability_and_root(z)
+        return (self._complement(s) @ m.unsqueeze(-1)).squeeze(-1) / s if z.shape[-1] > 1 else torch.zeros_like(z)
 
     def _probability_and_root(self, z: Tensor) -> tuple[Tensor, Tensor]:
         # The floor keeps w finite for a class of probability zero.
@@ -134,6 +142,10 @@ class MeanSquaredError:
     def whitened(self, z: Tensor, y: Tensor) -> Tensor:
         """Residual over the root's scale."""
         return self.residual(z, y) / math.sqrt(2.0 / z.shape[-1])
+
+    def change(self, z: Tensor, m: Tensor) -> Tensor:
+        """Divided by the root's scale."""
+        return m / math.sqrt(2.0 / z.shape[-1])
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), MeanSquaredError())}

@@ -102,7 +102,7 @@ def test_regression_intervals_equal_mapie(method: str, alpha: float):
     mapie = regression.CrossConformalRegressor(
         Ridge(alpha=1.0), confidence_level=1 - alpha, method=method, cv=LeaveOneOut()
     )
-    _, theirs = mapie.fit_conformalize(X, y).predict_interval(Xnew, aggregate_predictions=None)
+    _, theirs = mapie.fit_conformalize(X, y).predict_interval(Xnew, aggregate_point_predictions=None)
     loo = [Ridge(alpha=1.0).fit(np.delete(X, i, 0), np.delete(y, i)) for i in range(40)]
     predictions = torch.from_numpy(np.stack([model.predict(Xnew) for model in loo]))
     errors = torch.from_numpy(np.array([abs(y[i] - loo[i].predict(X[i : i + 1])[0]) for i in range(40)]))

@@ -44,7 +44,7 @@ class Judgement:
         return {
             **self.session.describe(command),
             "jury": {
-                "jurors": len(jurors.steps),
+                "jurors": jurors.count,
                 "leave_out": jurors.leave_out,
                 "as_printed": self.jury.as_printed,
                 "curvature": self.jury.curvature.name,

@@ -114,7 +114,7 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     steps = "none" if verdict.diffusion == 0 else f"{verdict.diffusion} step" + "s" * (verdict.diffusion > 1)
     facts = training_facts(judgement.session)
     spent = facts.pop("time")
-    facts["jury"] = f"{len(jurors.steps):,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.as_printed
+    facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.as_printed
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps
     facts |= score_facts(test)

@@ -19,6 +19,9 @@ from jurygcn.derivatives.closed_form import ClosedForm
 from jurygcn.models.receptive_field import SparseMatrix
 from jurygcn.objective import Objective
 
+# numbers in a temporary array, at most
+BETWEEN = 20_000_000
+
 
 class Jacobian(Protocol):
     """Derivatives of n nodes' C logits with respect to P parameters."""
@@ -182,8 +185,12 @@ class TwoLayerJacobian:
         W2 = self.W2.expand(n, h, C)
         out = W2.transpose(1, 2) @ inner @ W2
         half = W2.transpose(1, 2) @ mixed
-        last = (self.AE @ matrix[P1:, P1:].reshape(h, C * h * C)).view(n, C, h, C)
-        return out + half + half.transpose(1, 2) + (last * self.AE[:, None, :, None]).sum(dim=2)
+        out += half + half.transpose(1, 2)
+        corner = matrix[P1:, P1:].reshape(h, C * h * C)
+        for nodes in torch.arange(n, device=out.device).split(max(1, BETWEEN // corner.shape[1])):
+            last = (self.AE[nodes] @ corner).view(-1, C, h, C)
+            out[nodes] += (last * self.AE[nodes, None, :, None]).sum(dim=2)
+        return out
 
     def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
         """The same Jacobian in another precision."""
@@ -246,8 +253,12 @@ class RowSpaceJacobian:
         scale1 = scale[: F * h].view(F, h)
         if not bool((scale1 == scale1[0, 0]).all()):
             return self.expanded.gram(scale)
-        rows = self.AX @ self.AX.to_dense().T  # (R, R)
-        seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
+        if isinstance(self.AX, SparseMatrix):
+            AX = self.AX.to_scipy()
+            rows = (AX @ AX.T).toarray()  # (R, R)
+        else:
+            rows = (self.AX @ self.AX.T).cpu().numpy()
+        seen = torch.from_numpy(self.mask @ rows).to(self.AE).view(h, n, -1)  # (h, n, R): M G
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
 
@@ -296,11 +307,24 @@ def jacobian_of(objective: Objective) -> Jacobian:
     form = ClosedForm(objective)
     if form.L != 2:
         return DenseJacobian(form.jacobian_rows())
-    AE = form.AE[2]
+    AX, AE, W2 = form.AE[1], form.AE[2], form.W[2]
     assert isinstance(AE, Tensor)
-    jacobian = RowSpaceJacobian(_masked_adjacency(form), form.AE[1], AE, form.W[2])
-    reached, features = form.AE[1].shape
+    reached, features = AX.shape
+    if reached >= features and isinstance(AX, Tensor):
+        return TwoLayerJacobian(_first_layer_rows(form, AX), AE, W2)
+    jacobian = RowSpaceJacobian(_masked_adjacency(form), AX, AE, W2)
     return jacobian if reached < features else jacobian.expanded
+
+
+def _first_layer_rows(form: ClosedForm, AX: Tensor) -> Tensor:
+    """T of :class:`TwoLayerJacobian` where propagated features are dense: one dense product per training node."""
+    hop, slope = form.hop(2).to_scipy(), form.slope[1]
+    T = torch.empty(slope.shape[1], hop.shape[0], AX.shape[1], dtype=AX.dtype, device=AX.device)
+    neighbours, weights = torch.from_numpy(hop.indices).to(AX.device), torch.from_numpy(hop.data).to(AX)
+    for i, (start, stop) in enumerate(zip(hop.indptr[:-1].tolist(), hop.indptr[1:].tolist())):
+        near = neighbours[start:stop]
+        T[:, i] = (slope[near] * weights[start:stop, None]).T @ AX[near]
+    return T
 
 
 def _masked_adjacency(form: ClosedForm) -> sp.csr_matrix:

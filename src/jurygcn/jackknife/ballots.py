@@ -90,6 +90,11 @@ class Ballots:
         return int(max(1, min(len(self.steps), budget // per_juror)))
 
 
+def predictions_at(objective: Objective, nodes: Tensor) -> Tensor:
+    """What the trained model predicts at ``nodes``, as a vote of one, (m, C, 1)."""
+    return Ballots(objective, objective.theta[None], nodes).predictions(objective.theta[None])
+
+
 def parse_memory(memory: str) -> float:
     """Bytes from words such as '2GB' or '500MB'."""
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)i?B?\s*", str(memory), flags=re.IGNORECASE)

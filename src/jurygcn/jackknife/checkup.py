@@ -14,6 +14,7 @@ from jurygcn.curvature import GGN
 from jurygcn.derivatives import autodiff
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.hearing import errors_of
+from jurygcn.jackknife.jurors import CompressedJurors
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.linalg import extreme_eigenvalues
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CONVERGED = 0.05  # relative gradient below which a model counts as trained to its objective's minimum
 HIGH_LEVERAGE = 0.99
+MUCH_DISCARDED = 0.05
 FAITHFUL = 0.9
 
 
@@ -36,6 +38,7 @@ class Health:
         damping: what was added to the curvature's diagonal.
         residual: relative residual of the jurors' linear systems.
         leverage: smallest and largest leverage of a training node (newton jurors).
+        discarded: share of the jurors' steps that their common directions do not hold (linearised jurors).
         dropout: largest dropout probability in the model; it is off here, but was it on in training?
         frozen: parameters that are held fixed.
         advice: what to do, in words; empty if all is well.
@@ -48,6 +51,7 @@ class Health:
     solver: str
     residual: float
     leverage: tuple[float, float] | None
+    discarded: float
     dropout: float
     frozen: int
     advice: tuple[str, ...] = field(default=())
@@ -76,6 +80,7 @@ def health_of(jury: Jury) -> Health:
         solver=jurors.reason,
         residual=jurors.residual,
         leverage=leverage,
+        discarded=jurors.discarded if isinstance(jurors, CompressedJurors) else 0.0,
         dropout=_dropout(objective.model),
         frozen=sum(p.numel() for p in objective.model.parameters() if not p.requires_grad),
     )
@@ -125,6 +130,8 @@ def _advice(health: Health, jury: Jury) -> Iterator[str]:
             f"A training node has leverage {health.leverage[1]:.3f}: without it the model is hardly determined in some "
             "direction. More weight decay, or more labels, would steady its juror."
         )
+    if health.discarded > MUCH_DISCARDED:
+        yield f"{jury.rank} directions hold only {1 - health.discarded:.0%} of the jurors' steps: raise rank."
     if health.frozen:
         yield f"{health.frozen:,} parameters are frozen: the jurors differ in the others only."
 
@@ -151,20 +158,24 @@ class Fidelity:
 def fidelity_of(jury: Jury, k: int, retraining: Retraining, seed: int) -> Fidelity:
     """Retrain ``k`` jurors drawn at random and compare."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(jury.objective.num_train, generator=generator)[:k].sort().values
-    return compare_jurors(jury, chosen, retrained_parameters(jury.objective, retraining, chosen.tolist()))
+    chosen = torch.randperm(jury.jurors.count, generator=generator)[:k].sort().values
+    seats = jury.seats[chosen].tolist()
+    return compare_jurors(jury, chosen, retrained_parameters(jury.objective, retraining, seats))
 
 
 def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
-    """Estimated jurors (positions ``chosen``) against parameters (k, P) retrained for the same ones."""
-    objective = jury.objective
-    estimated = objective.theta + jury.jurors.steps[chosen]
-    at_own = [_own_predictions(jury, thetas, chosen) for thetas in (estimated, retrained)]
-    errors = [errors_of(jury.objective, predictions, chosen).mean(dim=1) for predictions in at_own]
-    values = [_value_of_label(jury, predictions, chosen) for predictions in at_own]
+    """Estimated jurors (the ``chosen`` ones) against parameters (k, P) retrained for the same ones."""
+    objective, jurors, seats = jury.objective, jury.jurors, jury.seats[chosen]
+    if isinstance(jurors, CompressedJurors):
+        estimated = objective.loss.predict(jurors.own_outputs[chosen])
+    else:
+        estimated = _own_predictions(jury, objective.theta + jurors.steps[chosen], seats)
+    at_own = [estimated, _own_predictions(jury, retrained, seats)]
+    errors = [errors_of(predictions, objective.targets[seats]).mean(dim=1) for predictions in at_own]
+    values = [_value_of_label(jury, predictions, seats) for predictions in at_own]
     frame = pd.DataFrame(
         {
-            "node": objective.train_nodes[chosen].tolist(),
+            "node": objective.train_nodes[seats].tolist(),
             "estimated": values[0].tolist(),
             "retrained": values[1].tolist(),
             "estimated_error": errors[0].tolist(),
@@ -176,21 +187,21 @@ def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
     return Fidelity(correlation, means, means[0] - means[1], frame, _verdict_on(correlation, means))
 
 
-def _own_predictions(jury: Jury, thetas: Tensor, chosen: Tensor) -> Tensor:
+def _own_predictions(jury: Jury, thetas: Tensor, seats: Tensor) -> Tensor:
     """Each model's prediction at the node it left out, (k, P) -> (k, C)."""
-    nodes = jury.train_nodes[chosen]
+    nodes = jury.train_nodes[seats]
     ballots = Ballots(jury.objective, thetas, nodes, memory=jury.memory)
     rows = [
         ballots.predictions(thetas[part])[part, :, torch.arange(len(part))]
-        for part in torch.arange(len(chosen)).split(ballots.batch_size)
+        for part in torch.arange(len(seats)).split(ballots.batch_size)
     ]
     return torch.cat(rows).double()
 
 
-def _value_of_label(jury: Jury, predictions: Tensor, chosen: Tensor) -> Tensor:
+def _value_of_label(jury: Jury, predictions: Tensor, seats: Tensor) -> Tensor:
     if jury.objective.loss.name == "mse":
         return predictions.mean(dim=1)
-    return predictions.gather(1, jury.objective.targets[chosen][:, None]).squeeze(1)
+    return predictions.gather(1, jury.objective.targets[seats][:, None]).squeeze(1)
 
 
 def correlate(a: Tensor, b: Tensor) -> float:

@@ -25,12 +25,13 @@ def influence_on(jury: Jury, node: int) -> pd.DataFrame:
     ballots = Ballots(jury.objective, jury.jurors.steps, asked, memory=jury.memory)
     whole = ballots.predictions(jury.objective.theta[None])[0, :, 0]
     votes = torch.cat([batch[0].T for _, batch in ballots])  # (n, C)
+    targets = jury.objective.targets[jury.seats]
     classify = jury.objective.loss.name == "cross_entropy"
     output = int(whole.argmax()) if classify else 0
     frame = pd.DataFrame(
         {
-            "train_node": jury.train_nodes.tolist(),
-            "label": jury.objective.targets.tolist() if classify else jury.objective.targets[:, 0].tolist(),
+            "train_node": jury.train_nodes[jury.seats].tolist(),
+            "label": (targets if classify else targets[:, 0]).tolist(),
             "support": (whole[output] - votes[:, output]).tolist(),
             "prediction_without": (votes.argmax(dim=1) if classify else votes[:, 0]).tolist(),
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import ceil
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.ballots import Ballots, predictions_at
 from jurygcn.jackknife.diffusion import Diffusion, take
 from jurygcn.jackknife.intervals import check_alpha, loo_errors
 from jurygcn.jackknife.record import Record
@@ -72,25 +72,36 @@ class Tally:
 class Hearing:
     """The asked nodes, what must be computed for them, and how votes on them are counted."""
 
-    def __init__(self, objective: Objective, steps: Tensor, asked: Tensor, question: Question, *, memory: str) -> None:
-        check_alpha(question.alpha)
-        score_named(question.score)
-        self.objective, self.asked, self.question, self.memory = objective, asked, question, memory
-        self.classify = objective.loss.name == "cross_entropy"
-        base, where = torch.cat([asked, objective.train_nodes]).unique(return_inverse=True)
-        self.at_train = where[len(asked) :]  # positions among the nodes that are voted on
-        self.at_asked = None if is_everything(asked, int(objective.data.num_nodes)) else where[: len(asked)]
+    def __init__(
+        self, objective: Objective, steps: Tensor, seats: Tensor, asked: Tensor, question: Question, *, memory: str
+    ) -> None:
+        self._open(objective, seats, asked, question, memory)
+        base, where = torch.cat([asked, self.own_nodes]).unique(return_inverse=True)
+        self.at_own = where[len(asked) :]  # positions among the nodes that are voted on
+        everything = is_everything(asked, int(objective.data.num_nodes))
+        self.at_asked: Tensor | None = None if everything else where[: len(asked)]
         self.smoothing = Diffusion(objective.data, base, question.diffusion if self.classify else 0)
+        self.candidates = self.smoothing.candidates
         self.ballots = Ballots(objective, steps, self.smoothing.reach, memory=memory)
         self.model_says = self.smoothing(self.ballots.predictions(objective.theta[None]))
         self.prediction = take(self.model_says[0], self.at_asked)[:, :, 0]
+
+    def _open(self, objective: Objective, seats: Tensor, asked: Tensor, question: Question, memory: str) -> None:
+        """What is asked, and of whom: juror k left out the training node at position ``seats[k]``."""
+        check_alpha(question.alpha)
+        score_named(question.score)
+        self.objective, self.asked, self.question, self.memory = objective, asked, question, memory
+        self.seats, self.num_jurors = seats, len(seats)
+        self.own_nodes, self.own_targets = objective.train_nodes[seats], objective.targets[seats]
+        self.classify = objective.loss.name == "cross_entropy"
         self._order = asked.argsort()
 
     def stretches(self, workers: int = 1, *, start: int = 0) -> list[Tensor]:
         """The jurors from ``start`` on, cut for this many workers; one worker takes a batch at a time."""
-        jurors, batch = torch.arange(start, self.objective.num_train), self.ballots.batch_size
+        jurors, batch = torch.arange(start, self.num_jurors), self.ballots.batch_size
         share = min(LONGEST_STRETCH, ceil(len(jurors) / (STRETCHES_PER_WORKER * workers)))
-        size = batch if workers == 1 else share if share <= batch else batch * ceil(share / batch)
+        even = ceil(len(jurors) / max(1, ceil(len(jurors) / batch)))  # no small batch at the end
+        size = even if workers == 1 else share if share <= batch else batch * ceil(share / batch)
         return list(jurors.split(size)) if len(jurors) else []
 
     def hear(
@@ -117,7 +128,7 @@ class Hearing:
         for part in left:
             advance(part.jurors)
             tally = part if tally is None else tally.merge(part)
-            if record is not None and part.jurors < self.objective.num_train:  # one batch leaves nothing to go on with
+            if record is not None and part.jurors < self.num_jurors:  # one batch leaves nothing to go on with
                 record.write(tally)
         assert tally is not None
         return tally
@@ -130,8 +141,8 @@ class Hearing:
     def new_tally(self) -> Tally:
         """The counts before any juror has spoken."""
         ask = self.question
-        bounds = Interval(ask.interval, ask.alpha, self.objective.num_train, exact=ask.exact)
-        labels = {k: LabelCounts(ask.score) for k in self.smoothing.candidates} if self.classify else {}
+        bounds = Interval(ask.interval, ask.alpha, self.num_jurors, exact=ask.exact)
+        labels = {k: LabelCounts(ask.score) for k in self.candidates} if self.classify else {}
         return Tally(bounds, labels, Spread(self.prediction))
 
     def _count_batch(self, jurors: Tensor) -> Tally:
@@ -139,12 +150,13 @@ class Hearing:
         tally = self.new_tally()
         own = self.own(jurors)
         voted = self.smoothing(self.ballots.of(jurors))  # f_{-i}(u) and f_{-i}(i) for every juror i
-        at_own = {k: v[self.at_train[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
+        targets = self.own_targets[jurors]
+        at_own = {k: v[self.at_own[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
         voted = {k: take(v, self.at_asked) for k, v in voted.items()}
-        tally.bounds.add(self.quantity(voted[0]), errors_of(self.objective, at_own[0], jurors), own)  # Eqs. (6)-(7)
+        tally.bounds.add(self.quantity(voted[0]), errors_of(at_own[0], targets), own)  # Eqs. (6)-(7)
         tally.spread.add(voted[0], own)
         for k, counts in tally.labels.items():
-            counts.add(voted[k], at_own[k], self.objective.targets[jurors], own)
+            counts.add(voted[k], at_own[k], targets, own)
         return tally
 
     def portable(self) -> PortableHearing:
@@ -163,6 +175,7 @@ class Hearing:
             "asked": self.asked,
             "train_nodes": objective.train_nodes,
             "targets": objective.targets,
+            "seats": self.seats,
             "steps": self.ballots.steps,
             **{f"model.{name}": value for name, value in objective.model.state_dict().items()},
             **{f"data.{name}": value for name, value in objective.data.items() if isinstance(value, Tensor)},
@@ -170,7 +183,7 @@ class Hearing:
 
     def verdict(self, tally: Tally) -> Verdict:
         """Step 11: the verdict from the counts of all jurors."""
-        n, m = self.objective.num_train, len(self.asked)
+        n, m = self.num_jurors, len(self.asked)
         everyone = self.own(torch.arange(n))
         speakers = n - torch.zeros(m, dtype=torch.long).index_fill_(0, everyone.node, 1)
         lower, upper = tally.bounds.bounds(self.quantity(self.prediction), speakers, everyone)
@@ -200,7 +213,7 @@ class Hearing:
 
     def own(self, jurors: Tensor) -> Own:
         """Which of these jurors are among the asked nodes, and where."""
-        mine = self.objective.train_nodes[jurors]
+        mine = self.own_nodes[jurors]
         found = torch.searchsorted(self.asked[self._order], mine).clamp_max(len(self.asked) - 1)
         node = self._order[found]
         hit = self.asked[node] == mine
@@ -219,21 +232,19 @@ class Hearing:
             share = take(self.model_says[2], self.at_asked)
         else:
             around = Diffusion(self.objective.data, self.asked, 2)
-            everyone = Ballots(self.objective, self.ballots.steps, around.reach)
-            share = around(everyone.predictions(self.objective.theta[None]))[2]
+            share = around(predictions_at(self.objective, around.reach))[2]
         label = self.prediction.argmax(dim=1, keepdim=True)
         return 1.0 - share[:, :, 0].gather(1, label).squeeze(1)
 
 
-def errors_of(objective: Objective, at_own: Tensor, jurors: Sequence[int] | Tensor) -> Tensor:
+def errors_of(at_own: Tensor, targets: Tensor) -> Tensor:
     """Leave-one-out errors of some jurors from their predictions at their own nodes, (b, C) -> (b, K).
 
     Implements: Eq. (6); for regression the absolute error of each output.
     """
-    y = objective.targets[jurors]
-    if objective.loss.name == "mse":
-        return (y.to(at_own.dtype) - at_own).abs()
-    return loo_errors(functional.one_hot(y, at_own.shape[1]).to(at_own.dtype), at_own)[:, None]
+    if targets.is_floating_point():
+        return (targets.to(at_own.dtype) - at_own).abs()
+    return loo_errors(functional.one_hot(targets, at_own.shape[1]).to(at_own.dtype), at_own)[:, None]
 
 
 class PortableHearing:
@@ -250,7 +261,7 @@ class PortableHearing:
         for name in vars(hearing.objective):
             if isinstance(getattr(type(light), name, None), cached_property):
                 delattr(light, name)
-        self.given = _arrays({"steps": hearing.ballots.steps, "asked": hearing.asked})
+        self.given = _arrays({"steps": hearing.ballots.steps, "seats": hearing.seats, "asked": hearing.asked})
         self.fields = _arrays(vars(light))
         self.graph = _arrays(dict(light.data.items()))
         self.weights = _arrays(dict(light.model.named_parameters()))

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from jurygcn.errors import SettingError
 
+# values per node that wait before all but the smallest are dropped: picking those costs, so it is not done every time
+WAITING = 64
+
 
 def loo_errors(targets: Tensor, predictions: Tensor) -> Tensor:
     r"""Leave-one-out errors :math:`\mathrm{err}_i = \|y_i - f_{-i}(i)\|_2`.
@@ -51,19 +54,32 @@ class LowerTail:
         self.alpha, self.exact = alpha, exact
         needed = exact_rank(alpha, num_jurors) if exact else floor(alpha * (num_jurors - 1)) + 2
         self.keep = max(1, min(needed, num_jurors))
-        self.smallest: Tensor | None = None
+        self._kept: list[Tensor] = []
+
+    @property
+    def smallest(self) -> Tensor | None:
+        """The values kept so far, (m, at most ``keep``)."""
+        if len(self._kept) > 1 or (self._kept and self._kept[0].shape[1] > self.keep):
+            values = torch.cat(self._kept, dim=1)
+            if values.shape[1] > self.keep:
+                values = torch.topk(values, self.keep, dim=1, largest=False, sorted=False).values
+            self._kept = [values]
+        return self._kept[0] if self._kept else None
+
+    @smallest.setter
+    def smallest(self, values: Tensor | None) -> None:
+        self._kept = [] if values is None else [values]
 
     def add(self, values: Tensor) -> None:
         """Take in one batch of jurors; an excluded juror's value is +inf."""
-        values = values if self.smallest is None else torch.cat([self.smallest, values], dim=1)
-        if values.shape[1] > self.keep:
-            values = torch.topk(values, self.keep, dim=1, largest=False, sorted=False).values
-        self.smallest = values
+        self._kept.append(values)
+        if sum(part.shape[1] for part in self._kept) > WAITING:
+            _ = self.smallest
 
     def merge(self, other: LowerTail) -> None:
         """Take in what another tail has kept of other jurors."""
-        if other.smallest is not None:
-            self.add(other.smallest)
+        for values in other._kept:
+            self.add(values)
 
     def quantile(self, counts: Tensor) -> Tensor:
         """The quantile of each node, given how many jurors spoke for it, (m,) -> (m,)."""

@@ -23,12 +23,13 @@ from torch import Tensor
 from jurygcn.curvature import GGN, Curvature
 from jurygcn.derivatives import ClosedForm, autodiff
 from jurygcn.errors import JuryWarning, SettingError
-from jurygcn.linalg import PreparedDual, Solution, choose
+from jurygcn.linalg import PreparedDual, Solution, choose, dominant_subspace
 from jurygcn.linalg.direct import PreparedDirect
 from jurygcn.linalg.solution import Prepared, Solver
 from jurygcn.objective import Objective
 
 LEAVE_OUT = ("newton", "influence", "retrain")
+MODES = ("auto", "exact", "linearized")
 
 # U_i H^-1 U_i^T is solved for this many columns at a time where it has no closed form.
 COLUMNS = 512
@@ -49,12 +50,58 @@ class Jurors:
     iterations: int
     leverage: Tensor | None = None
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedJurors:
+    r"""Many jurors as combinations of a few common directions, :math:`\delta_i \approx V c_i`.
+
+    The directions are orthonormal in the curvature H, so what is lost is measured by how much it would change
+    predictions. A juror's prediction at its own node comes from the whole :math:`\delta_i`, to first order.
+
+    Shapes: directions (k, P), coefficients (n, k), own_outputs (n, C) the logits of juror i at its own node.
+
+    Attributes:
+        discarded: the share of :math:`\sum_i \delta_i^T H \delta_i` that the directions do not hold.
+    """
+
+    directions: Tensor
+    coefficients: Tensor
+    own_outputs: Tensor
+    discarded: float
+    leave_out: str
+    solver: str
+    reason: str
+    residual: float
+    iterations: int
+    leverage: Tensor
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.coefficients)
+
+    @property
+    def steps(self) -> Tensor:
+        """The compressed steps themselves, (n, P)."""
+        return self.coefficients @ self.directions
+
 
 class LeaveOneOut:
-    """Solves for the jurors of one objective; factorises the curvature once."""
+    """Solves for the jurors of one objective; factorises the curvature once.
 
-    def __init__(self, objective: Objective, operator: Curvature, solver: str | Solver) -> None:
+    ``seats`` names the training nodes (positions) that get a juror; all of them by default.
+    """
+
+    def __init__(
+        self, objective: Objective, operator: Curvature, solver: str | Solver, seats: Tensor | None = None
+    ) -> None:
         self.objective, self.operator = objective, operator
+        self.seats = torch.arange(objective.num_train) if seats is None else seats
         self.choice = choose(solver, operator)
         self.prepared: Prepared = self.choice.prepare(operator)
 
@@ -65,7 +112,8 @@ class LeaveOneOut:
 
         Implements: Eq. (5).
         """
-        return self._solve(self._whitened(), dtype=self.operator.dtype)
+        everyone = torch.arange(self.objective.num_train)
+        return self._solve(self._whitened(), everyone, dtype=self.operator.dtype)
 
     def influence_jurors(self, *, as_printed: bool = False) -> Jurors:
         r""":math:`\theta_{-i} = \theta + \frac1n H^{-1} g_i`.
@@ -77,26 +125,70 @@ class LeaveOneOut:
         Implements: Eq. (3), Eq. (4) with errata E1 and E3.
         """
         scale = -1.0 if as_printed else 1.0 / self.objective.num_train
-        solution = self._solve(self._whitened(), dtype=self.objective.source_dtype)
+        solution = self._solve(self._whitened(), self.seats, dtype=self.objective.source_dtype)
         return self._jurors("influence", scale, solution)
 
     def newton_jurors(self) -> Jurors:
         """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
-        if not isinstance(self.operator, GGN):
-            raise SettingError(
-                f"leave_out='newton' needs curvature='ggn', got {self.operator.name!r}: "
-                "choose curvature='ggn' or leave_out='influence'."
-            )
         retention = self._retention()  # I - M_ii
         corrected = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
-        solution = self._solve(corrected, dtype=self.objective.source_dtype)
-        leverage = 1.0 - torch.linalg.eigvalsh(retention)[:, 0]
+        solution = self._solve(corrected, self.seats, dtype=self.objective.source_dtype)
+        leverage = 1.0 - torch.linalg.eigvalsh(retention[self.seats])[:, 0]
         return self._jurors("newton", 1.0 / self.objective.num_train, solution, leverage)
 
-    def _solve(self, whitened: Tensor, *, dtype: torch.dtype) -> Solution:
-        r""":math:`H^{-1} J_i^T L_i w_i` for every training node, (n, K) -> value (P, n) in ``dtype``."""
+    def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
+        r"""Newton or influence jurors in the ``rank`` directions that hold most of them.
+
+        No :math:`\delta_i` is formed: :math:`H \delta_i = \frac1n J_i^T L_i \tilde w_i` is known, and so are, from
+        M_ii alone, :math:`L_i^T J_i \delta_i = M_{ii} \tilde w_i` and
+        :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
+        """
+        n, loss, z = self.objective.num_train, self.objective.loss, self.objective.train_outputs
+        retention = self._retention()
+        w = self._whitened()
+        if how == "newton":
+            w = torch.linalg.solve(retention, w.unsqueeze(-1)).squeeze(-1)
+        Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
+        factor = self._ggn.factor.cast(self.objective.source_dtype)
+        cotangents = (self._ggn.factor.root @ w.unsqueeze(-1)).squeeze(-1).to(self.objective.source_dtype)
+        gradients = factor.jacobian.pull_each(cotangents)[self.seats] / n
+        residuals: list[float] = []
+
+        def solve(block: Tensor) -> Tensor:
+            solution = self.prepared.solve(block.to(self.operator.dtype))
+            residuals.append(solution.residual)
+            return solution.value
+
+        directions, coefficients = dominant_subspace(gradients, solve, rank=rank)
+        energy = float((w * Mw)[self.seats].sum()) / n
+        held = float(coefficients.double().square().sum())
+        return CompressedJurors(
+            directions=directions.T.contiguous(),
+            coefficients=coefficients,
+            own_outputs=(z + loss.change(z, Mw))[self.seats],
+            discarded=max(0.0, 1.0 - held / energy) if energy > 0 else 0.0,
+            leave_out=how,
+            solver=self.choice.name,
+            reason=self.choice.reason,
+            residual=max(residuals),
+            iterations=len(residuals),
+            leverage=1.0 - torch.linalg.eigvalsh(retention[self.seats])[:, 0],
+        )
+
+    @property
+    def _ggn(self) -> GGN:
+        """The operator, if leverages can be had from it."""
+        if not isinstance(self.operator, GGN):
+            raise SettingError(
+                f"leave_out='newton' and mode='linearized' need curvature='ggn', got {self.operator.name!r}: "
+                "choose curvature='ggn', or leave_out='influence' with mode='exact'."
+            )
+        return self.operator
+
+    def _solve(self, whitened: Tensor, seats: Tensor, *, dtype: torch.dtype) -> Solution:
+        r""":math:`H^{-1} J_i^T L_i w_i` for some training nodes, (n, K) -> value (P, seats) in ``dtype``."""
         if isinstance(self.prepared, PreparedDual):
-            return self._dual_solve(whitened, dtype=dtype)
+            return self._dual_solve(whitened, seats, dtype=dtype)
         if isinstance(self.operator, GGN):
             cotangents = (self.operator.factor.root @ whitened.unsqueeze(-1)).squeeze(-1)
             gradients = self.operator.factor.jacobian.pull_each(cotangents)
@@ -104,15 +196,15 @@ class LeaveOneOut:
             gradients = ClosedForm(self.objective).node_gradients()
         else:
             gradients = autodiff.node_gradients(self.objective, self.objective.theta)
-        return self.prepared.solve(gradients.T.contiguous())
+        return self.prepared.solve(gradients[seats].T.contiguous())
 
-    def _dual_solve(self, whitened: Tensor, *, dtype: torch.dtype) -> Solution:
-        r""":math:`H^{-1} J_i^T L_i w_i` for all i without leaving the dual space until the end.
+    def _dual_solve(self, whitened: Tensor, seats: Tensor, *, dtype: torch.dtype) -> Solution:
+        r""":math:`H^{-1} J_i^T L_i w_i` for all seats i without leaving the dual space until the end.
 
         With :math:`J_i^T L_i = \sqrt n\, U_i^T` and Woodbury,
         :math:`H^{-1} U_i^T = \Lambda^{-1} U^T (I + K)^{-1}_{:,i}`.
 
-        Shapes: (n, K) -> value (P, n).
+        Shapes: (n, K) -> value (P, seats).
         """
         assert isinstance(self.prepared, PreparedDual)
         n, K = whitened.shape
@@ -123,6 +215,7 @@ class LeaveOneOut:
         L = self.prepared.cholesky
         defect = L @ (L.T @ columns) - wanted.view(n * K, n)
         residual = float((defect.norm(dim=0) / whitened.norm(dim=1).clamp_min(torch.finfo(L.dtype).tiny)).max())
+        columns = columns if len(seats) == n else columns[:, seats]
         factor = self.operator.factor.cast(dtype)  # type: ignore[union-attr]
         value = factor.transpose_matmul((n**0.5 * columns).to(dtype))
         value *= self.prepared.inverse_diagonal[:, None].to(dtype)
@@ -158,15 +251,13 @@ class LeaveOneOut:
 
     def _retention(self) -> Tensor:
         r""":math:`I - M_{ii}` for every training node, (n, K, K)."""
-        assert isinstance(self.operator, GGN)
-        n, _, C = self.operator.factor.root.shape
+        factor = self._ggn.factor
+        n, _, C = factor.root.shape
         if isinstance(self.prepared, PreparedDual):
             return self._capacitance_inverse.view(n, C, n, C).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
-        factor = self.operator.factor
         if isinstance(self.prepared, PreparedDirect):
-            inverse = self.prepared.inverse(torch.eye(self.operator.size, dtype=self.operator.dtype))
             root = factor.scaled_root
-            leverage = root.transpose(1, 2) @ factor.jacobian.quadratic(inverse) @ root
+            leverage = root.transpose(1, 2) @ factor.jacobian.quadratic(self.prepared.factors.inverse()) @ root
             return torch.eye(C, dtype=root.dtype, device=root.device) - leverage
         eye = torch.eye(n * C, dtype=self.operator.dtype, device=self.operator.device)
         blocks = []

@@ -17,8 +17,9 @@ from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
 from jurygcn.jackknife.explain import influence_on
+from jurygcn.jackknife.first_order import FirstOrderHearing
 from jurygcn.jackknife.hearing import Hearing, Question
-from jurygcn.jackknife.jurors import LEAVE_OUT, Jurors, LeaveOneOut
+from jurygcn.jackknife.jurors import LEAVE_OUT, MODES, CompressedJurors, Jurors, LeaveOneOut
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.jackknife.storage import load_jury, save_jury
 from jurygcn.jackknife.verdict import Verdict
@@ -26,6 +27,9 @@ from jurygcn.linalg import Solver
 from jurygcn.objective import Forward, Objective, check_nodes
 from jurygcn.parallel import check_parallel
 from jurygcn.progress import progress_bar
+
+# Above this many numbers in all ballots, mode="auto" linearises: exact ones would take many minutes.
+MANY_BALLOTS = 2e9
 
 
 class Jury:
@@ -44,6 +48,13 @@ class Jury:
         damping: added to the curvature's diagonal; zero unless you ask.
         as_printed: the paper's formulas as printed (errata E1, E2, E3); implies influence jurors and Theorem 1.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
+        mode: how jurors vote: "exact" (a forward pass each), "linearized" (to first order, in ``rank`` common
+            directions: for thousands of labels or millions of ballots; the share that ``rank`` discards is in
+            ``jury.jurors.discarded``), or "auto", which linearises above a few billion ballots.
+        rank: how many directions linearised jurors share.
+        jurors: seat only this many jurors, drawn at random; None seats all. The rest of the labels still train the
+            model, so label sets keep their guarantee with n = ``jurors``: they get noisier, and no level below
+            1 / (jurors + 1) can be asked for.
         memory: how much the ballots of one batch of jurors may take, in each process that counts.
         retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
         parallel: where ballots are counted: None (here, or where ``joblib.parallel_config`` says), "serial", a number
@@ -65,6 +76,9 @@ class Jury:
         damping: float = 0.0,
         as_printed: bool = False,
         forward: Forward | None = None,
+        mode: str = "auto",
+        rank: int = 128,
+        jurors: int | None = None,
         memory: str = "1GB",
         retraining: Retraining | None = None,
         parallel: int | str | None = None,
@@ -72,6 +86,10 @@ class Jury:
     ) -> None:
         if leave_out not in LEAVE_OUT:
             raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
+        if mode not in MODES:
+            raise SettingError(f"Unknown mode {mode!r}: choose one of {', '.join(MODES)}.")
+        if rank < 1:
+            raise SettingError(f"rank must be a positive number of directions, got {rank}.")
         check_parallel(parallel)
         self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward)
         self.data, self.train_nodes = data, self.objective.train_nodes
@@ -79,7 +97,22 @@ class Jury:
         self.leave_out = "influence" if as_printed else leave_out
         self.retraining, self.parallel, self.progress = retraining or Retraining(), parallel, progress
         self._curvature_kind = "printed" if as_printed else curvature
-        self._jurors: Jurors | None = None
+        self.seats = draw_seats(self.objective.num_train, jurors)
+        self.rank, self.mode = rank, self._check_mode(mode)
+        self._jurors: Jurors | CompressedJurors | None = None
+
+    def _check_mode(self, mode: str) -> str:
+        """The mode that "auto" stands for; refuses what cannot be linearised."""
+        possible = self.leave_out != "retrain" and self._curvature_kind == "ggn"
+        if mode == "linearized" and not possible:
+            raise SettingError(
+                "mode='linearized' needs newton or influence jurors with curvature='ggn', got "
+                f"leave_out={self.leave_out!r}, curvature={self._curvature_kind!r}: use mode='exact'."
+            )
+        ballots = len(self.seats) * int(self.data.num_nodes) * self.objective.num_outputs
+        if mode == "auto":
+            return "linearized" if possible and ballots > MANY_BALLOTS else "exact"
+        return mode
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
 
@@ -89,12 +122,16 @@ class Jury:
             self._jurors = self._find_jurors()
         return self
 
-    def _find_jurors(self) -> Jurors:
+    def _find_jurors(self) -> Jurors | CompressedJurors:
+        if self.leave_out == "retrain":
+            steps = retrained_parameters(self.objective, self.retraining, self.seats.tolist()) - self.objective.theta
+            return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
+        if self.mode == "linearized":  # not kept: with many labels the Jacobian and the factors are large
+            operator = curvature_of(self.objective, self._curvature_kind, damping=self.damping)
+            many = LeaveOneOut(self.objective, operator, self.solver, self.seats)
+            return many.compressed_jurors(self.leave_out, rank=self.rank)
         if self.leave_out == "newton":
             return self._leave_one_out.newton_jurors()
-        if self.leave_out == "retrain":
-            steps = retrained_parameters(self.objective, self.retraining) - self.objective.theta
-            return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         return self._leave_one_out.influence_jurors(as_printed=self.as_printed)
 
     @torch.no_grad()
@@ -127,10 +164,15 @@ class Jury:
         if exact is None:
             exact = self.objective.loss.name == "mse"
         question = Question(alpha=alpha, exact=exact, interval=interval, score=score, diffusion=diffusion)
-        steps, asked = self.jurors.steps, self._asked(nodes)
-        with progress_bar("Counting the ballots", total=len(steps), unit="jurors", show=self.progress) as advance:
-            hearing = Hearing(self.objective, steps, asked, question, memory=self.memory)
+        asked, total = self._asked(nodes), self.jurors.count
+        with progress_bar("Counting the ballots", total=total, unit="jurors", show=self.progress) as advance:
+            hearing = self._hearing(asked, question)
             return hearing.verdict(hearing.hear(parallel=self.parallel, resume=resume, advance=advance))
+
+    def _hearing(self, asked: Tensor, question: Question) -> Hearing:
+        if isinstance(self.jurors, CompressedJurors):
+            return FirstOrderHearing(self.objective, self.jurors, self.seats, asked, question, memory=self.memory)
+        return Hearing(self.objective, self.jurors.steps, self.seats, asked, question, memory=self.memory)
 
     def _asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
@@ -140,7 +182,7 @@ class Jury:
     # --- what lies behind a verdict --------------------------------------------------------------------
 
     @property
-    def jurors(self) -> Jurors:
+    def jurors(self) -> Jurors | CompressedJurors:
         """The leave-one-out models; ``fit`` finds them."""
         if self._jurors is None:
             raise SettingError("This jury has not been convened yet: call jury.fit() first.")
@@ -153,7 +195,7 @@ class Jury:
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:
-        return LeaveOneOut(self.objective, self.curvature, self.solver)
+        return LeaveOneOut(self.objective, self.curvature, self.solver, self.seats)
 
     @cached_property
     def influences(self) -> Tensor:
@@ -187,3 +229,12 @@ class Jury:
     def load(cls, path: str | Path, model: nn.Module, data: Data, **settings: Any) -> Jury:
         """A jury saved before, with the model and graph it was made from."""
         return load_jury(cls, Path(path), model, data, **settings)
+
+
+def draw_seats(n: int, jurors: int | None) -> Tensor:
+    """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
+    if jurors is None or jurors == n:
+        return torch.arange(n)
+    if not 1 <= jurors <= n:
+        raise SettingError(f"jurors must lie between 1 and the number of labels ({n}), got {jurors}.")
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:jurors].sort().values

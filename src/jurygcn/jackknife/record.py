@@ -55,7 +55,7 @@ class Record:
 
     def write(self, tally: Tally) -> None:
         """Keep these counts in place of earlier ones; the last ones always, others if that does not take long."""
-        complete = tally.jurors == self.hearing.objective.num_train
+        complete = tally.jurors == self.hearing.num_jurors
         started = time.monotonic()
         if not self._writable or (started < self._next_write and not complete):
             return

@@ -15,20 +15,19 @@ from torch_geometric.data import Data
 
 from jurygcn.errors import DataError
 from jurygcn.files import replacing, write_text
-from jurygcn.jackknife.jurors import Jurors
+from jurygcn.jackknife.jurors import CompressedJurors, Jurors
 
 if TYPE_CHECKING:
     from jurygcn.jackknife.jury import Jury
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_jury(jury: Jury, folder: Path) -> Path:
     """Write the fitted jury; the json comes last, so a folder that has one is complete."""
     jurors = jury.jurors
-    arrays = {"steps": jurors.steps.numpy(), "train_nodes": jury.train_nodes.numpy()}
-    if jurors.leverage is not None:
-        arrays["leverage"] = jurors.leverage.numpy()
+    arrays = {"train_nodes": jury.train_nodes.numpy()}
+    arrays |= {key: value.numpy() for key, value in vars(jurors).items() if isinstance(value, Tensor)}
     with replacing(folder / "jurors.npz") as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
     decay = jury.objective.weight_decay
@@ -39,13 +38,16 @@ def save_jury(jury: Jury, folder: Path) -> Path:
         "leave_out": jury.leave_out,
         "damping": jury.damping,
         "as_printed": jury.as_printed,
+        "mode": jury.mode,
+        "rank": jury.rank,
+        "jurors": len(jury.seats),
         "memory": jury.memory,
     }
     description = {
         "format": FORMAT,
         "parameters": fingerprint(jury.objective.theta),
         "settings": settings,
-        "solve": {key: getattr(jurors, key) for key in ("leave_out", "solver", "reason", "residual", "iterations")},
+        "solve": {key: value for key, value in vars(jurors).items() if isinstance(value, str | int | float)},
     }
     write_text(folder / "jury.json", json.dumps(description, indent=2))
     return folder
@@ -56,10 +58,11 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
     try:
         description = json.loads((folder / "jury.json").read_text(encoding="utf-8"))
         with np.load(folder / "jurors.npz", allow_pickle=False) as arrays:
-            steps, train_nodes = (torch.from_numpy(arrays[key]) for key in ("steps", "train_nodes"))
-            leverage = torch.from_numpy(arrays["leverage"]) if "leverage" in arrays else None
-        settings, solve = description["settings"], description["solve"]
-    except (OSError, ValueError, KeyError) as error:
+            tensors: dict[str, Any] = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
+        settings, train_nodes = description["settings"], tensors.pop("train_nodes")
+        kind = Jurors if "steps" in tensors else CompressedJurors
+        jurors = kind(**tensors, **description["solve"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{folder} is not a complete saved jury ({type(error).__name__}): expected jury.json and jurors.npz as "
             "written by jury.save()."
@@ -67,7 +70,7 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
     jury = cls(model, data, train_nodes, **{**settings, **overrides})
     if description["parameters"] != fingerprint(jury.objective.theta):
         raise DataError(f"{folder} was saved for other model parameters: load the model it was made from.")
-    jury._jurors = Jurors(steps=steps, leverage=leverage, **solve)
+    jury._jurors = jurors
     return jury
 
 

@@ -18,6 +18,7 @@ from .operator import (
 from .shift import shift
 from .solution import Prepared, Solution, Solver
 from .spectrum import extreme_eigenvalues
+from .subspace import dominant_subspace
 
 __all__ = [
     "CG",
@@ -39,6 +40,7 @@ __all__ = [
     "Solution",
     "Solver",
     "choose",
+    "dominant_subspace",
     "extreme_eigenvalues",
     "shift",
 ]

@@ -8,6 +8,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import k_hop_subgraph
 
+# edges whose messages are held at once
+EDGES = 20_000_000
+
 
 def num_hops(model: nn.Module) -> int:
     """How far messages travel: one hop per message-passing module, K for those that iterate (APPNP, SGConv)."""
@@ -48,11 +51,13 @@ def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hop
     low = torch.full((num_nodes,), num_nodes, device=edge_index.device)
     high = torch.full((num_nodes,), -1, device=edge_index.device)
     low[sources] = high[sources] = sources.to(edge_index.device)
-    sender, receiver = edge_index
     for _ in range(hops):
-        low, high = (
-            low.scatter_reduce(0, receiver, low[sender], "amin"),
-            high.scatter_reduce(0, receiver, high[sender], "amax"),
-        )
+        if bool((low < high).all()):  # everyone has heard of two already
+            break
+        heard_low, heard_high = low.clone(), high.clone()
+        for sender, receiver in edge_index.split(EDGES, dim=1):
+            heard_low.scatter_reduce_(0, receiver, low[sender], "amin")
+            heard_high.scatter_reduce_(0, receiver, high[sender], "amax")
+        low, high = heard_low, heard_high
     itself = torch.arange(num_nodes, device=edge_index.device)
     return (high >= 0) & ((low != itself) | (high != itself))

@@ -24,6 +24,9 @@ from jurygcn.models.gcn import ACTIVATIONS, GCN
 # Below this share of non-zeros a sparse product beats a dense one on CPUs.
 SPARSE_DENSITY = 0.25
 
+# columns of the dense factor in one sparse product, where we can choose
+COLUMNS = 64
+
 
 def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matrix:
     r"""Renormalised adjacency :math:`\hat A = \tilde D^{-1/2}(A + I)\tilde D^{-1/2}` of ``data``.
@@ -68,11 +71,13 @@ class SparseMatrix:
         self._source = matrix
         self.shape = matrix.shape
         self.dtype, self.device = dtype, device
+        # int32 indices go to the library below as they are, int64 ones are copied in every product
+        index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
             self.csr = torch.sparse_csr_tensor(
-                torch.from_numpy(matrix.indptr.astype(np.int64)),
-                torch.from_numpy(matrix.indices.astype(np.int64)),
+                torch.from_numpy(matrix.indptr.astype(index, copy=False)),
+                torch.from_numpy(matrix.indices.astype(index, copy=False)),
                 torch.from_numpy(matrix.data).to(dtype),
                 size=matrix.shape,
                 check_invariants=False,  # SciPy made it: it is well formed
@@ -143,7 +148,8 @@ class Propagation:
         adjacency = normalized_adjacency(data, dtype=dtype)
         x = data.x.detach().cpu().numpy().astype(dtype, copy=False)
         if np.count_nonzero(x) > SPARSE_DENSITY * x.size:
-            return Propagation(adjacency, None, adjacency @ x)
+            product = SparseMatrix(adjacency, dtype=data.x.dtype, device=torch.device("cpu")) @ torch.from_numpy(x)
+            return Propagation(adjacency, None, product.numpy())
         features = sp.csr_matrix(x)
         inputs = sp.csr_matrix(adjacency @ features)
         dense_enough = inputs.nnz > SPARSE_DENSITY * x.size
@@ -153,7 +159,7 @@ class Propagation:
     def averaging(self) -> sp.csr_matrix:
         r"""The mean over closed neighbourhoods, :math:`\tilde D^{-1}(A + I)` without edge weights."""
         A = self.adjacency
-        values = np.repeat(1.0 / np.diff(A.indptr), np.diff(A.indptr))
+        values = np.repeat((1.0 / np.diff(A.indptr)).astype(A.dtype), np.diff(A.indptr))
         return sp.csr_matrix((values, A.indices, A.indptr), shape=A.shape)
 
 
@@ -249,27 +255,69 @@ class ReceptiveField:
         for factor in reversed(self._first_factors):
             Z = factor @ Z
         for hop, W in zip(self.hops, weights[1:]):
-            E = self.sigma(Z).view(Z.shape[0], stack, -1).transpose(0, 1)  # (b, |V_{l-1}|, h)
-            Z = hop @ side_by_side(torch.bmm(E, W))
+            E = self.sigma(Z)
+            if W.shape[1] < W.shape[2]:  # the sparse product goes where the rows are short
+                E = (hop @ E).view(hop.shape[0], stack, -1).transpose(0, 1)  # (b, |V_l|, h)
+                Z = side_by_side(torch.bmm(E, W))
+            else:
+                E = E.view(Z.shape[0], stack, -1).transpose(0, 1)  # (b, |V_{l-1}|, h)
+                Z = hop @ side_by_side(torch.bmm(E, W))
         return Z.view(Z.shape[0], stack, -1).transpose(1, 2)
 
-    def linearized_logits(self, weights: Sequence[Tensor], steps: Sequence[Tensor]) -> Tensor:
-        r"""Logits of b models to first order in their steps away from ``weights``: :math:`z(u) + J_u \delta_i`.
+    def tangents(self, weights: Sequence[Tensor], directions: Sequence[Tensor]) -> Tangents:
+        r"""Derivatives of the logits along k directions in parameter space, :math:`J_u v_j`, in one forward sweep.
 
-        One forward sweep of the derivative for the whole stack.
-
-        Shapes: weights (in, out), steps (b, in, out) per layer -> (m, C, b).
+        Shapes: weights (in, out), directions (k, in, out) per layer.
         """
-        stack = steps[0].shape[0]
         Z = self.pre_activations(weights)
-        D = side_by_side(steps[0])
+        carried = [hop @ self.sigma(z) for hop, z in zip(self.hops, Z)]
+        # a product is fastest when a row of its right factor is a few cache lines long
+        width = max(1, COLUMNS // directions[0].shape[2])
+        k, h = len(directions[0]), (weights[-1].shape[0] if self.hops else weights[0].shape[1])
+        inner = torch.empty(len(self.nodes), k, h, **self.place)
+        for start in range(0, k, width):
+            part = [layer[start : start + width] for layer in directions]
+            inner[:, start : start + width] = self._sweep(weights, Z, carried, part)
+        return Tangents(inner, weights[-1], carried[-1], directions[-1]) if self.hops else Tangents(inner)
+
+    def _sweep(self, weights: Sequence[Tensor], Z: list[Tensor], carried: list[Tensor], dW: list[Tensor]) -> Tensor:
+        """What the last layer's weights multiply, for some directions, (m, k, h); the logits' if there is one layer."""
+        stack = dW[0].shape[0]
+        D = side_by_side(dW[0])
         for factor in reversed(self._first_factors):
             D = factor @ D
-        for hop, W, dW, z in zip(self.hops, weights[1:], steps[1:], Z):
-            D = D.view(len(z), stack, -1) * self.sigma_prime(z).unsqueeze(1)  # (|V_{l-1}|, b, h)
-            moved = (D @ W).transpose(0, 1) + self.sigma(z) @ dW  # (b, |V_{l-1}|, h')
-            D = hop @ side_by_side(moved)
-        return Z[-1].unsqueeze(2) + D.view(D.shape[0], stack, -1).transpose(1, 2)
+        D = D.view(len(D), stack, -1)
+        for layer, (hop, z) in enumerate(zip(self.hops, Z)):
+            D = D * self.sigma_prime(z).unsqueeze(1)
+            D = (hop @ D.flatten(1)).view(hop.shape[0], stack, -1)
+            if layer + 2 < len(weights):
+                D = D @ weights[layer + 1] + torch.einsum("uh,khj->ukj", carried[layer], dW[layer + 1])
+        return D
+
+
+@dataclass(frozen=True, eq=False)
+class Tangents:
+    r"""Derivatives of logits along k directions, expanded only for the nodes that are asked for.
+
+    The last layer is :math:`\hat A E W`: its derivative is :math:`(\hat A E)' W + (\hat A E) W'`, and the hidden width
+    h is often below C, so the two factors are kept.
+
+    Shapes: inner (m, k, h), weight (h, C), carried (m, h), directions (k, h, C); or inner (m, k, C) alone.
+    """
+
+    inner: Tensor
+    weight: Tensor | None = None
+    carried: Tensor | None = None
+    directions: Tensor | None = None
+
+    def at(self, rows: Tensor | slice) -> Tensor:
+        """The derivatives at some of the nodes, (r, C, k)."""
+        D = self.inner[rows]
+        if self.weight is not None:
+            assert self.carried is not None
+            assert self.directions is not None
+            D = D @ self.weight + torch.einsum("uh,khc->ukc", self.carried[rows], self.directions)
+        return D.transpose(1, 2).contiguous()
 
 
 def is_everything(nodes: Tensor, num_nodes: int) -> bool:

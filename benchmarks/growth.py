@@ -81,8 +81,11 @@ def draw(rows: list[dict[str, Any]]) -> None:
                 label = f"{key[:-2]}, slope {exponent(mine, key):.2f}"
                 axes.loglog(size, [row[key] for row in mine], color=colour, marker=marker, markersize=4, label=label)
             axes.set_title(changed, loc="left", fontsize=10)
-            axes.set_xticks(size, [f"{s // 1000}k" if s >= 2000 else str(s) for s in size])
+            axes.set_xticks(
+                size, [f"{s / 1e6:.1f}M" if s >= 1e6 else f"{s // 1000}k" if s >= 2000 else str(s) for s in size]
+            )
             axes.minorticks_off()
+            axes.set_ylim(top=9)  # room for the legend
             axes.grid(axis="y", color="#EEEEEE")
             axes.legend(frameon=False, fontsize=8)
         figure.axes[0].set_ylabel("seconds")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from pages import active
+from pages import active, costs
 from pages.findings import findings
 from pages.picture import PICTURE
 from pages.rows import (
@@ -223,35 +223,20 @@ def any_gnn(document: Document) -> str:
 
 
 def speed(document: Document) -> str:
-    """Times are of one run on one machine: the ratios are what counts."""
-    routes = {
-        "ordinary_retraining": "ordinary PyG, full batch (one juror timed)",
-        "own_retraining_one_by_one": "own training on the receptive field, one by one (one juror timed)",
-        "own_retraining_stacked": "own training, all jurors as one stack",
-    }
-    body = [
-        [
-            f"{named(row['dataset'])}, {row['labels']} labels",
-            f"{1000 * row['newton_s']:.0f} ms",
-            *(f"{row[f'speedup_{route}']:,.0f}" for route in routes),
-        ]
-        for row in document["rows"]
-    ]
-    dense, ours = document["dense"]["dense"], document["dense"]["ours"]
-    route = f"Against the dense route (Cora, 10 labels, h = 8): {dense['seconds'] / ours['seconds']:,.0f} times faster."
-    others = [
-        [row["library"], named(row["dataset"]), f"{row['speedup']:,.0f}", f"{row['difference']:.0e}"]
-        for row in document["libraries"]
-    ]
-    plain = {key: value for key, value in document.items() if key not in ("dense", "libraries")}
-    return section(
-        "Speed",
-        plain,
-        "How many times faster fit and verdict of all nodes are than retraining every juror:",
-        markdown(["graph", "fit and verdict", *routes.values()], body),
-        route,
-        markdown(["same influences of 100 nodes by", "graph", "times faster", "relative difference"], others),
-    )
+    return section("Speed", without(document, "dense", "libraries"), *costs.speed(document, markdown))
+
+
+def scale(document: Document) -> str:
+    return section("Reddit's size", without(document, "nodes", "edges"), *costs.scale(document, markdown))
+
+
+def growth(document: Document) -> str:
+    return section("Growth", without(document, "base", "exponents"), *costs.growth(document, markdown))
+
+
+def without(document: Document, *keys: str) -> Document:
+    """The document but for what its tables show anyway."""
+    return {key: value for key, value in document.items() if key not in keys}
 
 
 def accuracy(document: Document) -> str:
@@ -271,8 +256,7 @@ def accuracy(document: Document) -> str:
 
 
 def active_learning(document: Document) -> str:
-    hidden = ("claims", "plain_training_seconds")
-    plain = {key: value for key, value in document.items() if key not in hidden}
+    plain = without(document, "claims", "plain_training_seconds")
     return section("Active learning", plain, *active.tables(document, markdown))
 
 
@@ -289,5 +273,7 @@ SECTIONS = {
     "active_learning": active_learning,
     "active_design": active_design,
     "speed": speed,
+    "scale": scale,
+    "growth": growth,
     "accuracy": accuracy,
 }

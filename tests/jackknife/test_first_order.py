@@ -115,7 +115,7 @@ def test_bounds_settle_most_comparisons_and_never_wrongly(medium: Jury):
     coefficients = torch.randn(300, 5, generator=generator) * torch.logspace(-4, 0, 300)[:, None]
     own, value = torch.rand(300, generator=generator), torch.rand(2000, generator=generator)
     slope = 0.1 * torch.randn(2000, 5, generator=generator)
-    blocks = Block.cut(coefficients, own)
+    blocks = [part for block in Block.alike(coefficients, own) for part in block.cut()]
     assert sorted(torch.cat([block.jurors for block in blocks]).tolist()) == list(range(300))
     naive = (value[:, None] + slope @ coefficients.T >= own).sum(dim=1)
     assert_close(count_at_least(value, slope, blocks).long(), naive)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -46,17 +47,21 @@ class Block:
     reach: float
 
     @staticmethod
-    def cut(coefficients: Tensor, own: Tensor) -> list[Block]:
-        """All jurors in blocks: by the size of their steps in powers of two, then by their thresholds."""
+    def alike(coefficients: Tensor, own: Tensor) -> list[Block]:
+        """Jurors by the size of their steps, in powers of four; in each block by rising thresholds."""
         length = coefficients.norm(dim=1)
-        octave = length.clamp_min(torch.finfo(length.dtype).tiny).log2().floor()
+        power = (length.clamp_min(torch.finfo(length.dtype).tiny).log2() / 2).floor()
         blocks = []
-        for size in octave.unique().tolist():
-            members = (octave == size).nonzero().squeeze(1)
-            members = members[own[members].argsort(stable=True)]
-            for jurors in members.split(BLOCK):
-                blocks.append(Block(jurors, coefficients[jurors], own[jurors], float(length[jurors].max())))
+        for size in power.unique().tolist():
+            jurors = (power == size).nonzero().squeeze(1)
+            jurors = jurors[own[jurors].argsort(stable=True)]
+            blocks.append(Block(jurors, coefficients[jurors], own[jurors], float(length[jurors].max())))
         return blocks
+
+    def cut(self) -> list[Block]:
+        """The same jurors in smaller blocks, whose thresholds are close to each other."""
+        parts = zip(self.jurors.split(BLOCK), self.coefficients.split(BLOCK), self.own.split(BLOCK))
+        return [Block(*part, self.reach) for part in parts]
 
 
 class FirstOrderHearing(Hearing):
@@ -144,7 +149,7 @@ class FirstOrderHearing(Hearing):
         .. math:: k(u, y) = \#\{i \ne u : p_{uy} + a_{uy} \cdot c_i \ge o_i\}
         """
         value, slope = p.flatten(), a.flatten(0, 1)
-        counts = count_at_least(value, slope, self._label_blocks)
+        counts = count_at_least(value, slope, self._blocks[1])
         mine = p[own.node] + (a[own.node] @ self.coefficients[own.juror].unsqueeze(2)).squeeze(2)
         counts = counts.view(p.shape)
         counts.index_add_(0, own.node, -(mine >= self._own_probability[own.juror, None]).to(counts.dtype))
@@ -154,11 +159,12 @@ class FirstOrderHearing(Hearing):
     def _own_probability(self) -> Tensor:
         return self.own_predictions.gather(1, self.own_targets[:, None]).squeeze(1)
 
-    @property
-    def _label_blocks(self) -> list[Block]:
-        if not hasattr(self, "_cut"):
-            self._cut = Block.cut(self.coefficients, self._own_probability)
-        return self._cut
+    @cached_property
+    def _blocks(self) -> tuple[list[Block], list[Block]]:
+        """The jurors by the size of their steps, and those blocks cut by thresholds."""
+        own = self._own_probability if self.classify else torch.zeros(self.num_jurors)
+        alike = Block.alike(self.coefficients, own)
+        return alike, [part for block in alike for part in block.cut()]
 
     # --- intervals ----------------------------------------------------------------------------------------
 
@@ -218,7 +224,7 @@ class FirstOrderHearing(Hearing):
         rival = torch.arange(p.shape[1], device=p.device) != label
         juror_of = torch.full((len(p),), -1).index_put_((own.node,), own.juror)
         flips = torch.zeros(len(p), dtype=torch.int64, device=p.device)
-        for block in self._label_blocks:
+        for block in self._blocks[0]:
             node, other = (rival & (length * block.reach * (1 + SLACK) + SLACK > gap)).nonzero(as_tuple=True)
             if not len(node):
                 continue

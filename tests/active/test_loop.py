@@ -217,7 +217,8 @@ def test_a_broken_history_is_refused(tmp_path, text):
 
 def test_a_saved_history_is_plain_json(tmp_path):
     history = quick("anrmab")
-    document = json.loads(history.save(tmp_path / "h.json").read_text())
+    text = history.save(tmp_path / "h.json").read_text()
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert document["settings"]["strategy"] == "anrmab"
     assert len(document["steps"]) == 4
     assert History.load(tmp_path / "h.json").to_frame().equals(history.to_frame())

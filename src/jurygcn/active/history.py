@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -111,7 +112,10 @@ class History:
     def save(self, path: str | Path) -> Path:
         """Write the history as one JSON file, in one piece."""
         path = Path(path)
-        write_text(path, json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=True) + "\n")
+        document = {"format": FORMAT, **asdict(self)}
+        # JSON has no NaN
+        document["steps"] = [{k: None if v != v else v for k, v in step.items()} for step in document["steps"]]
+        write_text(path, json.dumps(document, allow_nan=False) + "\n")
         return path
 
     @classmethod
@@ -144,5 +148,6 @@ class History:
 
 
 def _step(entries: Mapping[str, Any]) -> Step:
-    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()}
-    return Step(**plain)
+    known: dict[str, Any] = {key: math.nan if value is None else value for key, value in entries.items()}
+    known.update({key: tuple(value) for key, value in known.items() if isinstance(value, list)})
+    return Step(**known)

@@ -44,7 +44,7 @@ STRATEGIES: dict[str, Entry] = {
 def find_strategy(strategy: str | Strategy) -> tuple[str, Strategy]:
     """Name and function of a strategy given by either."""
     if callable(strategy):
-        return getattr(strategy, "__name__", type(strategy).__name__), strategy
+        return str(getattr(strategy, "__name__", repr(strategy))), strategy
     if strategy not in STRATEGIES:
         raise SettingError(f"expected a strategy of {', '.join(STRATEGIES)}, got {strategy!r}; choose one")
     return strategy, STRATEGIES[strategy].choose

@@ -6,30 +6,26 @@
 
 from __future__ import annotations
 
-import math
 from statistics import mean
 
 import torch
 
 from harness import options, save, table
-from jurygcn.evaluation import accuracy, mean_set_size, set_coverage
+from jurygcn.evaluation import accuracy, mean_set_size, set_coverage, split_conformal
 from protocol import CITATION, Trial, extra, fit_gcn, spread, trial
 
 ALPHAS = (0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05, "het_chameleon": 0.05}  # learning rates where 0.01 does not fit in 100 epochs
 
 
-def split_conformal(t: Trial, alpha: float, *, seed: int) -> tuple[torch.Tensor, float]:
+def calibrated_sets(t: Trial, alpha: float, *, seed: int) -> tuple[torch.Tensor, float]:
     """Prediction sets at the test nodes, and the test accuracy of the model that saw half the labels."""
     half = len(t.labels) // 2
     model = fit_gcn(t.data, t.labels[:half], seed=seed, epochs=t.recipe.epochs, lr=t.recipe.lr)
     with torch.no_grad():
         pi = torch.softmax(model(t.data.x, t.data.edge_index), dim=1)
-    calibration = t.labels[half:]
-    scores = (1 - pi[calibration, t.data.y[calibration]]).sort().values
-    rank = math.ceil(round((1 - alpha) * (len(scores) + 1), 9))
-    threshold = scores[rank - 1] if rank <= len(scores) else torch.tensor(torch.inf)
-    return (1 - pi[t.split.test]) <= threshold, accuracy(pi[t.split.test].argmax(1), t.data.y[t.split.test])
+    sets = split_conformal(pi, t.data.y, t.labels[half:], alpha=alpha)
+    return sets[t.split.test], accuracy(pi[t.split.test].argmax(1), t.data.y[t.split.test])
 
 
 def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, object]]:
@@ -59,7 +55,7 @@ def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, obje
                 right = accuracy(verdict.label, truth)
                 add(label, alpha, verdict.label_sets(alpha), accuracy=right, diffusion=verdict.diffusion)
     for alpha in ALPHAS:
-        sets, right = split_conformal(t, alpha, seed=seed)
+        sets, right = calibrated_sets(t, alpha, seed=seed)
         add("split conformal", alpha, sets, accuracy=right)
     return rows
 

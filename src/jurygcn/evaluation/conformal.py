@@ -1,0 +1,98 @@
+"""Split conformal label sets, to compare with: a model, and labels that it has not seen to calibrate on.
+
+The calibration nodes must be exchangeable with those asked about: neither chosen actively nor used to stop training.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jurygcn.errors import DataError, SettingError
+from jurygcn.jackknife.intervals import check_alpha, exact_rank
+
+SCORES = ("lac", "aps", "daps")
+
+
+def lac_scores(probabilities: Tensor) -> Tensor:
+    r"""How strange each label is: :math:`s(u, y) = 1 - \pi_{uy}`. Shapes: (N, C) -> (N, C)."""
+    return 1 - probabilities
+
+
+def aps_scores(probabilities: Tensor, draws: Tensor | None = None) -> Tensor:
+    r"""Mass of the more probable labels, and a part of the label's own.
+
+    .. math:: s(u, y) = \sum_{c : \pi_{uc} > \pi_{uy}} \pi_{uc} + d_u \pi_{uy}
+
+    ``draws`` are uniform on (0, 1), one per node; without them d = 1, which is deterministic and conservative.
+
+    Shapes: probabilities (N, C), draws (N,) -> (N, C).
+    """
+    ordered, order = probabilities.sort(dim=1, descending=True)
+    above = ordered.cumsum(dim=1) - ordered
+    for c in range(1, above.shape[1]):  # equal probabilities have the same labels above them
+        above[:, c] = torch.where(ordered[:, c] == ordered[:, c - 1], above[:, c - 1], above[:, c])
+    own = ordered if draws is None else draws[:, None] * ordered
+    return torch.empty_like(above).scatter_(1, order, above + own)
+
+
+def diffuse_scores(scores: Tensor, edge_index: Tensor, *, mixing: float = 0.5) -> Tensor:
+    r"""DAPS: scores mixed with the mean over neighbours; a node without neighbours keeps its own.
+
+    .. math:: s'(u, y) = (1 - \lambda) s(u, y) + \frac{\lambda}{|N_u|} \sum_{v \in N_u} s(v, y)
+
+    Shapes: scores (N, C), edge_index (2, E) in both directions -> (N, C).
+    """
+    if not 0.0 <= mixing <= 1.0:
+        raise SettingError(f"expected mixing between 0 and 1, got {mixing}; change it")
+    source, target = edge_index
+    degree = torch.zeros(len(scores), dtype=scores.dtype).index_add_(0, target, torch.ones_like(scores[source, 0]))
+    around = torch.zeros_like(scores).index_add_(0, target, scores[source]) / degree.clamp_min(1)[:, None]
+    return torch.where(degree[:, None] > 0, (1 - mixing) * scores + mixing * around, scores)
+
+
+def conformal_threshold(calibration: Tensor, *, alpha: float) -> Tensor:
+    r"""The :math:`\lceil (1-\alpha)(m+1) \rceil`-th smallest of m scores; infinite if there are not so many.
+
+    Shapes: calibration (m,) -> ().
+    """
+    check_alpha(alpha, below=1.0)
+    m = len(calibration)
+    if m == 0:
+        raise DataError("expected at least one calibration node, got none; set some labels aside")
+    rank = m + 1 - exact_rank(alpha, m)
+    if rank > m:
+        return torch.tensor(torch.inf, dtype=calibration.dtype)
+    return calibration.sort().values[rank - 1]
+
+
+def split_conformal(
+    probabilities: Tensor,
+    truth: Tensor,
+    calibration: Tensor,
+    *,
+    alpha: float = 0.1,
+    score: str = "lac",
+    edge_index: Tensor | None = None,
+    mixing: float = 0.5,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Label sets :math:`\{y : s(u, y) \le \hat q\}` of all nodes, calibrated on the nodes ``calibration``.
+
+    With a ``generator``, "aps" and "daps" draw the random part of their scores once per node.
+
+    Shapes: probabilities (N, C), truth (N,), calibration (m,) -> (N, C) bool.
+    """
+    if score not in SCORES:
+        raise SettingError(f"expected score to be one of {', '.join(SCORES)}, got {score!r}; choose one")
+    if score == "lac":
+        scores = lac_scores(probabilities)
+    else:
+        size = len(probabilities)
+        draws = None if generator is None else torch.rand(size, generator=generator, dtype=probabilities.dtype)
+        scores = aps_scores(probabilities, draws)
+    if score == "daps":
+        if edge_index is None:
+            raise SettingError("expected edge_index for score='daps', got none; pass the graph's edges")
+        scores = diffuse_scores(scores, edge_index, mixing=mixing)
+    return scores <= conformal_threshold(scores[calibration, truth[calibration]], alpha=alpha)

@@ -1,0 +1,92 @@
+"""Split conformal scores against loops, and coverage itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from jurygcn.errors import DataError, SettingError
+from jurygcn.evaluation import set_coverage, split_conformal
+from jurygcn.evaluation.conformal import aps_scores, conformal_threshold, diffuse_scores, lac_scores
+
+
+def sample(m: int = 30, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    pi = torch.softmax(2 * torch.randn(m, classes, generator=generator, dtype=torch.float64), dim=1)
+    return pi, torch.multinomial(pi, 1, generator=generator)[:, 0]
+
+
+def test_aps_against_a_loop():
+    pi, _ = sample()
+    pi = torch.cat([pi, torch.tensor([[0.25] * 4, [0.4, 0.4, 0.1, 0.1]], dtype=torch.float64)])
+    draws = torch.rand(len(pi), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for given in (None, draws):
+        scores = aps_scores(pi, given)
+        for u in range(len(pi)):
+            for y in range(4):
+                above = sum(float(p) for p in pi[u] if p > pi[u, y])
+                own = float(pi[u, y]) * (1.0 if given is None else float(given[u]))
+                assert float(scores[u, y]) == pytest.approx(above + own)
+
+
+def test_daps_against_a_loop():
+    pi, _ = sample(5)
+    edges = torch.tensor([[0, 1, 1, 2, 0, 2], [1, 0, 2, 1, 2, 0]])  # nodes 3 and 4 have no neighbours
+    scores = lac_scores(pi)
+    found = diffuse_scores(scores, edges, mixing=0.3)
+    for u in range(5):
+        around = [v for v, w in edges.T.tolist() if w == u]
+        for y in range(4):
+            own = float(scores[u, y])
+            mixed = 0.7 * own + 0.3 * sum(float(scores[v, y]) for v in around) / len(around) if around else own
+            assert float(found[u, y]) == pytest.approx(mixed)
+
+
+@pytest.mark.parametrize(("m", "alpha", "rank"), [(100, 0.1, 91), (9, 0.1, 9), (15, 0.1, 15), (30, 0.2, 25)])
+def test_threshold_takes_the_exact_rank(m, alpha, rank):
+    scores = torch.randperm(m, generator=torch.Generator().manual_seed(0)).double() + 1
+    assert float(conformal_threshold(scores, alpha=alpha)) == rank
+
+
+def test_too_few_labels_rule_nothing_out():
+    assert math.isinf(conformal_threshold(torch.rand(8), alpha=0.1))
+    pi, truth = sample()
+    assert split_conformal(pi, truth, torch.arange(8), alpha=0.1).all()
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "daps"])
+def test_coverage_is_what_was_asked_for(score):
+    covered = []
+    ring = torch.arange(200)
+    edges = torch.stack([torch.cat([ring, ring.roll(1)]), torch.cat([ring.roll(1), ring])])
+    for seed in range(40):
+        pi, truth = sample(200, seed=seed)
+        draw = torch.Generator().manual_seed(seed)
+        sets = split_conformal(pi, truth, torch.arange(49), alpha=0.2, score=score, edge_index=edges, generator=draw)
+        assert not sets.all()
+        covered.append(set_coverage(sets[49:], truth[49:]))
+    assert sum(covered) / len(covered) == pytest.approx(0.8, abs=0.03)  # 40 of 50 ranks: exactly 0.8 on average
+
+
+def test_draws_come_from_the_generator():
+    pi, truth = sample()
+    one, same, other = (
+        split_conformal(pi, truth, torch.arange(15), score="aps", generator=torch.Generator().manual_seed(s))
+        for s in (0, 0, 1)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_refusals():
+    pi, truth = sample()
+    with pytest.raises(SettingError, match="lac, aps, daps"):
+        split_conformal(pi, truth, torch.arange(3), score="raps")
+    with pytest.raises(SettingError, match="edge_index"):
+        split_conformal(pi, truth, torch.arange(3), score="daps")
+    with pytest.raises(DataError, match="at least one calibration node"):
+        split_conformal(pi, truth, torch.arange(0))
+    with pytest.raises(SettingError, match="mixing between 0 and 1"):
+        diffuse_scores(pi, torch.tensor([[0], [1]]), mixing=2)

@@ -193,3 +193,14 @@ def test_demo_falls_back_to_digits(monkeypatch):
     assert "Doctor's report" in result.stdout
     monkeypatch.setattr(demo_module, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))
     assert "wrong checksum" in refuses("demo")
+
+
+def test_linearised_and_fewer_jurors():
+    plain = run_json("quantify", "karate", "--labels", 12, *FAST, "--diffusion", 0)
+    few = run_json("quantify", "karate", "--labels", 12, *FAST, "--mode", "linearized", "--jurors", 9)
+    assert (plain["jury"]["mode"], plain["jury"]["jurors"]) == ("exact", 12)
+    assert (few["jury"]["mode"], few["jury"]["jurors"]) == ("linearized", 9)
+    assert 0 <= few["jury"]["discarded"] < 1e-6  # 9 jurors have at most 9 directions
+    assert "linearised" in run("quantify", "karate", "--labels", 12, *FAST, "--mode", "linearized").stdout
+    assert "--mode" in refuses("quantify", "karate", "--mode", "quick")
+    assert "between 1 and" in refuses("quantify", "karate", "--labels", 12, *FAST, "--jurors", 13)

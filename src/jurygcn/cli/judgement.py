@@ -46,8 +46,10 @@ class Judgement:
             "jury": {
                 "jurors": jurors.count,
                 "leave_out": jurors.leave_out,
+                "mode": self.jury.mode,
+                "discarded": getattr(jurors, "discarded", 0.0),
                 "as_printed": self.jury.as_printed,
-                "curvature": self.jury.curvature.name,
+                "curvature": self.jury.curvature_kind,
                 "solver": jurors.solver,
                 "reason": jurors.reason,
                 "residual": jurors.residual,

@@ -14,7 +14,7 @@ from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import parse_memory
 from jurygcn.jackknife.intervals import check_alpha
-from jurygcn.jackknife.jurors import LEAVE_OUT
+from jurygcn.jackknife.jurors import LEAVE_OUT, MODES
 from jurygcn.linalg import SOLVERS
 from jurygcn.parallel import check_parallel
 
@@ -35,7 +35,9 @@ __all__ = [
     "LearningRate",
     "LeaveOut",
     "Memory",
+    "Mode",
     "Name",
+    "NumJurors",
     "Out",
     "Parallel",
     "PerClass",
@@ -148,6 +150,17 @@ Diffusion = Annotated[
     typer.Option(
         "--diffusion", callback=_diffusion, help="Average votes over neighbourhoods this often; auto lets jurors say."
     ),
+]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        callback=one_of("--mode", MODES),
+        help="How jurors vote: exact, linearized (for thousands of labels), or auto.",
+    ),
+]
+NumJurors = Annotated[
+    int | None, typer.Option("--jurors", min=1, help="Seat only this many jurors, drawn at random; all by default.")
 ]
 Parallel = Annotated[
     str | None,

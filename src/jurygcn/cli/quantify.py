@@ -37,6 +37,8 @@ def quantify(
     epochs: given.Epochs = 100,
     weight_decay: given.WeightDecay = None,
     hidden: given.Hidden = 16,
+    mode: given.Mode = "auto",
+    jurors: given.NumJurors = None,
     parallel: given.Parallel = None,
     memory: given.Memory = "1GB",
     as_json: given.AsJson = False,
@@ -65,6 +67,8 @@ def quantify(
         curvature=curvature,
         solver=solver,
         as_printed=as_printed,
+        mode=mode,
+        jurors=jurors,
         parallel=parallel,
         memory=memory,
         resume=None if out is None else out / UNFINISHED,
@@ -115,6 +119,10 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     facts = training_facts(judgement.session)
     spent = facts.pop("time")
     facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.as_printed
+    if judgement.jury.mode == "linearized":
+        facts["jury"] += (
+            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {judgement.jury.rank} directions"
+        )
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps
     facts |= score_facts(test)

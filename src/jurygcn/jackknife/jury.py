@@ -96,18 +96,18 @@ class Jury:
         self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
         self.leave_out = "influence" if as_printed else leave_out
         self.retraining, self.parallel, self.progress = retraining or Retraining(), parallel, progress
-        self._curvature_kind = "printed" if as_printed else curvature
+        self.curvature_kind = "printed" if as_printed else curvature
         self.seats = draw_seats(self.objective.num_train, jurors)
         self.rank, self.mode = rank, self._check_mode(mode)
         self._jurors: Jurors | CompressedJurors | None = None
 
     def _check_mode(self, mode: str) -> str:
         """The mode that "auto" stands for; refuses what cannot be linearised."""
-        possible = self.leave_out != "retrain" and self._curvature_kind == "ggn"
+        possible = self.leave_out != "retrain" and self.curvature_kind == "ggn"
         if mode == "linearized" and not possible:
             raise SettingError(
                 "mode='linearized' needs newton or influence jurors with curvature='ggn', got "
-                f"leave_out={self.leave_out!r}, curvature={self._curvature_kind!r}: use mode='exact'."
+                f"leave_out={self.leave_out!r}, curvature={self.curvature_kind!r}: use mode='exact'."
             )
         ballots = len(self.seats) * int(self.data.num_nodes) * self.objective.num_outputs
         if mode == "auto":
@@ -127,7 +127,7 @@ class Jury:
             steps = retrained_parameters(self.objective, self.retraining, self.seats.tolist()) - self.objective.theta
             return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         if self.mode == "linearized":  # not kept: with many labels the Jacobian and the factors are large
-            operator = curvature_of(self.objective, self._curvature_kind, damping=self.damping)
+            operator = curvature_of(self.objective, self.curvature_kind, damping=self.damping)
             many = LeaveOneOut(self.objective, operator, self.solver, self.seats)
             return many.compressed_jurors(self.leave_out, rank=self.rank)
         if self.leave_out == "newton":
@@ -191,7 +191,7 @@ class Jury:
     @cached_property
     def curvature(self) -> Curvature:
         """The curvature operator, weight decay included; available before ``fit``."""
-        return curvature_of(self.objective, self._curvature_kind, damping=self.damping)
+        return curvature_of(self.objective, self.curvature_kind, damping=self.damping)
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:

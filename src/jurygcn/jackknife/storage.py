@@ -34,7 +34,7 @@ def save_jury(jury: Jury, folder: Path) -> Path:
     settings = {
         "loss": jury.objective.loss.name,
         "weight_decay": dict(decay) if isinstance(decay, Mapping) else decay,
-        "curvature": jury.curvature.name,
+        "curvature": jury.curvature_kind,
         "leave_out": jury.leave_out,
         "damping": jury.damping,
         "as_printed": jury.as_printed,

@@ -90,7 +90,7 @@ def test_linucb_is_ridge_regression_with_a_bonus():
     for arm, reward in zip(arms, rewards):
         A += np.outer(phi[arm], phi[arm])
         b += (reward - np.mean(rewards)) * phi[arm]
-    index = [phi[v] @ np.linalg.solve(A, b) + np.sqrt(phi[v] @ np.linalg.solve(A, phi[v])) for v in range(60)]
+    index = [phi[v] @ np.linalg.solve(A, b) + 0.3 * np.sqrt(phi[v] @ np.linalg.solve(A, phi[v])) for v in range(60)]
     best = sorted(index)[-5:]
     assert sorted(np.array(index)[linucb(scene)]) == pytest.approx(best)
     np.testing.assert_allclose(np.linalg.norm(phi, axis=1), 1.0)

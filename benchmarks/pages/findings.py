@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
-from pages import active
+from pages import active, learning
 from pages.rows import (
     DEFAULT,
     MAX_PROBABILITY,
@@ -36,6 +36,8 @@ def findings(found: Documents) -> Iterator[str]:
         yield from findings_on_regression(found["regression"])
     if "active_learning" in found:
         yield from active.findings(found["active_learning"])
+    if "semi_supervised" in found:
+        yield from learning.findings(found["semi_supervised"])
 
 
 def findings_on_scores(document: Document) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from pages import active, costs
+from pages import active, costs, learning
 from pages.findings import findings
 from pages.picture import PICTURE
 from pages.rows import (
@@ -264,6 +264,15 @@ def active_design(document: Document) -> str:
     return section("The parts of jury-design", document, *active.ablation(document, markdown))
 
 
+def semi_supervised(document: Document) -> str:
+    plain = {key: value for key, value in document.items() if key not in ("paper", "ours", "rivals")}
+    return section("Learning from few labels", plain, *learning.tables(document, markdown))
+
+
+def bandits(document: Document) -> str:
+    return section("Bandits", document, *learning.bandit_tables(document, markdown))
+
+
 SECTIONS = {
     "label_sets": label_sets,
     "fidelity": fidelity,
@@ -272,6 +281,8 @@ SECTIONS = {
     "any_gnn": any_gnn,
     "active_learning": active_learning,
     "active_design": active_design,
+    "semi_supervised": semi_supervised,
+    "bandits": bandits,
     "speed": speed,
     "scale": scale,
     "growth": growth,

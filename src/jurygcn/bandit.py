@@ -48,13 +48,13 @@ class Play:
     plays: int = 200
     batch: int = 5
     noise: float = 0.1
-    alpha: float = 0.1
+    alpha: float = 0.05
     epsilon: float = 0.1
-    optimism: float = 1.0
+    optimism: float = 0.3
     dimensions: int = 32
     hidden: int = 16
     epochs: int = 100
-    lr: float = 0.01
+    lr: float = 0.05
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:

@@ -9,7 +9,16 @@ from small_graphs import communities, parts
 from jurygcn import Jury, semi
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN
-from jurygcn.semi.self_training import Belief, PseudoLabels, averaged, believe, changes, choose, class_shares
+from jurygcn.semi.self_training import (
+    Belief,
+    PseudoLabels,
+    averaged,
+    believe,
+    changes,
+    choose,
+    class_shares,
+    farthest_as_good,
+)
 
 DATA = communities()
 TRAIN, _, TEST = parts(DATA, labels=6)
@@ -57,7 +66,7 @@ def test_averaging_by_hand():
 
 
 def test_rounds_grow_and_the_result_is_what_was_trained():
-    found = semi.self_train(DATA, TRAIN, seed=2, **QUICK)
+    found = semi.self_train(DATA, TRAIN, seed=2, distil=False, **QUICK)
     assert type(found.model) is GCN
     counts = [line["pseudo_labels"] for line in found.history]
     assert counts == sorted(counts)
@@ -69,19 +78,36 @@ def test_rounds_grow_and_the_result_is_what_was_trained():
     assert len(pseudo.nodes.unique()) == len(pseudo)
     assert bool(((pseudo.weights > 0) & (pseudo.weights <= 1)).all())
     assert len(pseudo.weights.unique()) > 1, "weights come from the jury"
-    again = semi.self_train(DATA, TRAIN, seed=2, **QUICK)
+    again = semi.self_train(DATA, TRAIN, seed=2, distil=False, **QUICK)
     assert all(torch.equal(a, b) for a, b in zip(found.model.weights, again.model.weights))
 
 
+def test_distilling_teaches_all_nodes():
+    pseudo = semi.self_train(DATA, TRAIN, **QUICK).pseudo_labels
+    assert sorted([*pseudo.nodes.tolist(), *TRAIN.tolist()]) == list(range(150))
+    taught = semi.self_train(DATA, TRAIN, **QUICK)
+    assert torch.equal(pseudo.labels, taught.teacher.argmax(dim=1)[pseudo.nodes])
+    assert set(pseudo.weights.tolist()) == {1.0}
+
+
 def test_the_cap_and_the_class_balance_hold():
-    found = semi.self_train(DATA, TRAIN, rounds=(0.5,), hops=2, most=21, balance=1e6)
+    found = semi.self_train(DATA, TRAIN, rounds=(0.5,), hops=2, most=21, balance=1e6, distil=False)
     assert torch.bincount(found.pseudo_labels.labels, minlength=3).tolist() == [7, 7, 7]
 
 
 def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Jury, "fit", lambda self: pytest.fail("no jury was asked for"))
-    found = semi.self_train(DATA, TRAIN, judge="confidence", **QUICK)
+    found = semi.self_train(DATA, TRAIN, judge="confidence", distil=False, **QUICK)
     assert set(found.pseudo_labels.weights.tolist()) == {1.0}
+
+
+def test_the_farthest_within_one_standard_error():
+    # against row 1: row 0 is worse by 0.5 +- 0, row 2 by 0.1 +- 0.25, row 3 by 1 +- 0.5
+    base = torch.tensor([1.0, 1.0, 1.0, 1.0])
+    rows = [base + 0.5, base, base + torch.tensor([0.6, -0.4, 0.6, -0.4]), base + torch.tensor([2.0, 0, 2.0, 0])]
+    assert farthest_as_good(torch.stack(rows)) == 2
+    assert farthest_as_good(torch.stack([base, base + 1.0])) == 0
+    assert farthest_as_good(torch.stack([base[:1], base[:1] + 1.0])) == 0
 
 
 def test_jurors_choose_how_far_to_look():

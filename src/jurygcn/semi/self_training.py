@@ -18,7 +18,7 @@ from jurygcn.models.receptive_field import Propagation
 from jurygcn.models.training import train
 from jurygcn.semi.fitted import Fitted, check_labels, classes_of, logits_of, softmax_scores
 
-HOPS = (0, 2, 4, 8, 16)
+HOPS = (0, 2, 4, 8)
 JUDGES = ("jury", "confidence")
 
 
@@ -73,6 +73,8 @@ class SelfTraining:
         balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
             pseudo-labels are set.
         weight: of a pseudo-label that the judge has no doubt of.
+        distil: the final model learns what the last teacher says of all nodes, instead of the last round's
+            pseudo-labels only.
         hidden, lr, weight_decay: of teacher and model.
         teacher_epochs: the teacher has no dropout, so that its jury is that of its own objective.
         epochs, dropout: of the final model.
@@ -85,6 +87,7 @@ class SelfTraining:
     diffusion: int | str = "auto"
     balance: float = 5.0
     weight: float = 1.0
+    distil: bool = True
     hidden: int = 16
     lr: float = 0.01
     weight_decay: float = 5e-4
@@ -122,7 +125,8 @@ def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: An
     label of each node is (the verdict's p-values). In every class the nodes with the largest product of the teacher's
     probability and that p-value get a pseudo-label, as many as the class's share of the labels suggests, with the
     p-value as weight. The next teacher learns those as well and proposes anew, with more pseudo-labels each round; none
-    is kept that would not be given again. The final model is a plain GCN on the graph's own features.
+    is kept that would not be given again. The final model is a plain GCN on the graph's own features, which learns what
+    the last teacher says of all nodes.
 
     Args:
         data: the graph; labels of other nodes than ``train_nodes`` are not looked at.
@@ -164,8 +168,14 @@ def run(data: Data, train_nodes: Tensor, settings: SelfTraining, *, seed: int) -
         )
         pseudo = chosen
     last = fit_gcn(graph, nodes, labels, pseudo, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+    taught = torch.softmax(logits_of(last, graph), dim=1)
+    if s.distil:
+        rest = torch.ones(len(labels), dtype=torch.bool)
+        rest[nodes] = False
+        others = rest.nonzero()[:, 0]
+        pseudo = PseudoLabels(others, taught.argmax(dim=1)[others], torch.full((len(others),), s.weight))
     model = fit_gcn(data, nodes, labels, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
-    return SelfTrained(model, history, pseudo, torch.softmax(logits_of(last, graph), dim=1), hops)
+    return SelfTrained(model, history, pseudo, taught, hops)
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
@@ -209,22 +219,27 @@ def averaged(data: Data, hops: int) -> Data:
 def teachers_view(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> tuple[int, Data]:
     """How far the teacher looks, and the graph it sees.
 
-    Chosen by the jurors: the number of hops with which they predict their own left-out labels best (squared error,
-    which is proper). On a graph whose neighbours differ that is few or none.
+    The jurors choose: the most hops with which they predict their own left-out labels as well as with the best number
+    (squared error, which is proper; as well: within one standard error of the paired differences). On a graph whose
+    neighbours differ that is few or none.
     """
     s = settings
     if isinstance(s.hops, int):
         return s.hops, averaged(data, s.hops)
-    best: tuple[float, int, Data] | None = None
-    for hops in HOPS:
-        graph = averaged(data, hops)
+    graphs, errors = [averaged(data, hops) for hops in HOPS], []
+    for graph in graphs:
         teacher = fit_gcn(graph, nodes, data.y, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
         jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay).fit()
-        error = float(jury.verdict(nodes, diffusion=0).loo_errors.square().mean())
-        if best is None or error < best[0]:
-            best = (error, hops, graph)
-    assert best is not None
-    return best[1], best[2]
+        errors.append(jury.verdict(nodes, diffusion=0).loo_errors.double().square())
+    place = farthest_as_good(torch.stack(errors))
+    return HOPS[place], graphs[place]
+
+
+def farthest_as_good(errors: Tensor) -> int:
+    """The last row whose mean is within one standard error of the smallest. Shapes: (candidates, n)."""
+    worse = errors - errors[errors.mean(dim=1).argmin()]
+    slack = worse.std(dim=1) / errors.shape[1] ** 0.5 if errors.shape[1] > 1 else torch.zeros(len(errors))
+    return int((worse.mean(dim=1) <= slack).nonzero().max())
 
 
 def fit_gcn(

@@ -1,0 +1,152 @@
+"""Learning from few labels and bandits on the results page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pages.rows import Document, Row, listed, named, values_of
+
+Markdown = Callable[[Sequence[str], Any], str]
+CLEARLY = 5.0  # points
+LEVEL = 0.05
+
+
+def tables(document: Document, markdown: Markdown) -> Iterator[str]:
+    """Micro-F1 on each graph, what was claimed, the public split."""
+    few = [row for row in document["rows"] if row["labels"] != "public"]
+    ours = document["ours"]
+    for name in values_of(few, "dataset"):
+        rows = [row for row in few if row["dataset"] == name]
+        counts = values_of(rows, "labels")
+        body = []
+        for method in values_of(rows, "method"):
+            cells = {row["labels"]: row for row in rows if row["method"] == method}
+            shown = [_cell(cells[count]) if count in cells else "" for count in counts]
+            paper = document["paper"].get({"reweight": "jurygcn"}.get(method, method), {}).get(name)
+            body.append(
+                [f"**{method}**" if method == ours else method, *shown, "" if paper is None else f"{paper:.1f}"]
+            )
+        yield f"**{named(name)}**, {_runs(rows)}; columns are numbers of labels:"
+        yield markdown(["method", *map(str, counts), f"the paper, {counts[-1]}"], body)
+    yield (
+        f"Micro-F1 in %, mean ± sd. An arrow says that the method differs from {ours} (p < {LEVEL:g}): ▼ below it, "
+        "▲ above it. The paper's JuryGCN stands beside `reweight`, which is its method."
+    )
+    yield claims(document)
+    public = [row for row in document["rows"] if row["labels"] == "public"]
+    if public:
+        names, methods = values_of(public, "dataset"), values_of(public, "method")
+        cells = {(row["method"], row["dataset"]): f"{row['mean']:.1f} ± {row['sd']:.1f}" for row in public}
+        body = [[method, *(cells.get((method, name), "") for name in names)] for method in methods]
+        yield (
+            f"The same classifiers on the public split (Cora: 20 random labels per class), {_runs(public)}; this shows "
+            "that they are what their authors meant:"
+        )
+        yield markdown(["method", *map(named, names)], body)
+
+
+def _cell(row: Row) -> str:
+    differs = row["p_value"] is not None and row["p_value"] < LEVEL
+    arrow = "" if not differs else " ▼" if row["gain"] > 0 else " ▲"
+    return f"{row['mean']:.1f} ± {row['sd']:.1f}{arrow}"
+
+
+def _runs(rows: Sequence[Row]) -> str:
+    counts = sorted({row["runs"] for row in rows})
+    return f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs so far"
+
+
+def standings(document: Document) -> Iterator[tuple[Row, Row]]:
+    """Of every dataset and label count, our row and the row of the best rival."""
+    few = [row for row in document["rows"] if row["labels"] != "public"]
+    for mine in (row for row in few if row["method"] == document["ours"]):
+        rivals = [
+            row
+            for row in few
+            if (row["dataset"], row["labels"]) == (mine["dataset"], mine["labels"])
+            and row["method"] in document["rivals"]
+        ]
+        if rivals:
+            yield mine, max(rivals, key=lambda row: row["mean"])
+
+
+def claims(document: Document) -> str:
+    """How often ours wins, and by how much with few labels."""
+    found = list(standings(document))
+    worse = [mine for mine, rival in found if rival["gain"] < 0 and rival["p_value"] < LEVEL]
+    where = [f"{named(row['dataset'])} at {row['labels']}" for row in worse]
+    lost = f"significantly worse than the best of them on {listed(where)}" if worse else "never significantly worse"
+    smallest = []
+    for name in values_of([mine for mine, _ in found], "dataset"):
+        pairs = sorted(((m, r) for m, r in found if m["dataset"] == name), key=lambda pair: pair[0]["labels"])[:2]
+        gains = ", ".join(f"{rival['gain']:+.1f} at {mine['labels']} ({rival['method']})" for mine, rival in pairs)
+        smallest.append(f"{named(name)} {gains}")
+    return (
+        f"Against the best of {listed(list(document['rivals']))}, {document['ours']} has the higher mean in "
+        f"{sum(rival['gain'] > 0 for _, rival in found)} of {len(found)} cells and is {lost}. Gain in points over the "
+        f"best of them at the two smallest label counts: {'; '.join(smallest)}."
+    )
+
+
+def findings(document: Document) -> Iterator[str]:
+    """What learning with uncertainty does not do."""
+    rows = [row for row in document["rows"] if row["labels"] != "public"]
+    key = {(row["dataset"], row["labels"], row["method"]): row for row in rows}
+
+    def gaps(method: str, other: str) -> list[float]:
+        return [
+            row["mean"] - key[d, n, other]["mean"]
+            for (d, n, m), row in key.items()
+            if m == method and (d, n, other) in key
+        ]
+
+    plain = gaps("reweight", "gcn")
+    if plain:
+        printed, spread = gaps("reweight, as printed", "gcn"), gaps("reweight by ambiguity", "gcn")
+        more = f"; as printed {_mean(printed)}" if printed else ""
+        more += f"; by ambiguity {_mean(spread)}" if spread else ""
+        yield (
+            f"The paper's reweighting changes the GCN's Micro-F1 by {_mean(plain)} points on average over {len(plain)} "
+            f"cells ({min(plain):+.1f} to {max(plain):+.1f}){more}. The width hardly differs between training nodes, "
+            "so weights of mean 1 are nearly equal; and the model fits its few labels whatever their weights."
+        )
+    jury = gaps("self-train", "self-train by confidence")
+    if jury:
+        yield (
+            f"In self-training the jury's p-values and plain confidence choose about equally well: with the jury "
+            f"Micro-F1 is {_mean(jury)} points higher on average over {len(jury)} cells ({min(jury):+.1f} to "
+            f"{max(jury):+.1f}). What wins over the rivals is the schedule and the teacher, not the judge."
+        )
+    small = [
+        (mine, rival)
+        for name in values_of(rows, "dataset")
+        for mine, rival in sorted(
+            ((m, r) for m, r in standings(document) if m["dataset"] == name), key=lambda pair: pair[0]["labels"]
+        )[:2]
+        if rival["gain"] < CLEARLY
+    ]
+    if small:
+        where = listed([f"{named(m['dataset'])} at {m['labels']} labels ({r['gain']:+.1f})" for m, r in small])
+        yield f"Self-training was to be {CLEARLY:g} points above every rival with few labels; it is not on {where}."
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):+.1f}"
+
+
+def bandit_tables(document: Document, markdown: Markdown) -> Iterator[str]:
+    """Regret of every policy."""
+    rows = document["rows"]
+    times = [key for key in rows[0] if key.startswith("regret_")]
+    body = [
+        [
+            f"{named(row['dataset'])}, {row['policy']}",
+            *(f"{row[key]:.1f}" for key in times),
+            f"{row['sd']:.1f}",
+            "" if row["p_value"] is None else f"{row['p_value']:.1e}",
+        ]
+        for row in rows
+    ]
+    heads = [f"after {key.removeprefix('regret_')}" for key in times]
+    yield markdown([f"regret, {_runs(rows)}", *heads, "sd", "p against ucb-j"], body)

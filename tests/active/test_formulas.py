@@ -228,6 +228,12 @@ def test_the_ridge_gives_the_wanted_number_of_directions():
     assert ridge_for(spectrum, 0.1) == pytest.approx(0.95)
 
 
+@pytest.mark.parametrize("wrong", [{"directions": 0.0}, {"trust": -1.0}, {"trust": math.nan}])
+def test_the_design_refuses_senseless_constants(wrong):
+    with pytest.raises(SettingError, match="expected directions above 0"):
+        active.Design(**wrong)
+
+
 def test_jury_design_by_its_formula():
     data = synthetic(num_nodes=60, num_edges=240, num_features=10, num_classes=3)
     labelled, candidates = list(range(9)), list(range(20, 50))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from jurygcn.active.facts import Array
 from jurygcn.active.scene import Choice, Scene
+from jurygcn.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,13 @@ class Design:
 
     directions: float = 3.0
     trust: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.directions < math.inf and 0 <= self.trust < math.inf):
+            raise SettingError(
+                f"expected directions above 0 and a trust of at least 0, got {self.directions} and {self.trust}; "
+                "change them"
+            )
 
     def __call__(self, scene: Scene) -> Choice:
         """The batch, best first, with the fall of the variance that each node brings."""

@@ -143,6 +143,7 @@ def test_theorem_1_as_printed(case: Case):
             torch.testing.assert_close(form.hessian_tensor(l, i), expected, **EXACT)
     printed = curvature_of(objective, "printed").to_dense()
     torch.testing.assert_close(form.flat_hessian(), printed, **EXACT)
+    torch.testing.assert_close(form.hessian_product(torch.eye(len(printed), dtype=printed.dtype)), printed, **EXACT)
     exact = curvature_of(objective, "hessian").to_dense()
     gauss_newton = curvature_of(objective, "ggn").to_dense()
     assert torch.linalg.norm(printed + gauss_newton - exact) < 1e-9 * torch.linalg.norm(exact)

@@ -163,6 +163,15 @@ class Hessian(_SecondDerivative):
             return autodiff.hessian_product(self.objective, self.objective.theta, block)
         return self.form.hessian_product(block) + self.gauss_newton.data_product(block)
 
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (P, P); its Gauss-Newton part block by block."""
+        if self.form is None:
+            return super().to_dense()
+        matrix = self.gauss_newton.to_dense()
+        matrix += self.form.hessian_matrix()
+        matrix.diagonal().add_(self.diagonal)
+        return matrix
+
     def subset(self, terms: Tensor) -> Hessian:
         """The mean over some training nodes only."""
         return Hessian(self.objective.on(terms), self.diagonal)
@@ -177,6 +186,11 @@ class Printed(_SecondDerivative):
         """Theorem 1 times a block. Implements: Theorem 1, Eq. (17)."""
         assert self.form is not None
         return self.form.hessian_product(block)
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (P, P)."""
+        assert self.form is not None
+        return self.form.hessian_matrix() + torch.diag(self.diagonal)
 
     def subset(self, terms: Tensor) -> Printed:
         """The mean over some training nodes only."""

@@ -159,6 +159,18 @@ class ClosedForm:
                 G = _propagate(self.hop(layer).T, carried)
         return torch.cat([piece.flatten(1) for piece in out], dim=1).T
 
+    def hessian_matrix(self) -> Tensor:
+        """Theorem 1's flattened Hessian, (P, P), without computing the many columns of the first layer.
+
+        It is symmetric, and zero within a layer (case 1).
+        """
+        first, P = self.W[1].numel(), sum(W.numel() for W in self.W[1:])
+        H = torch.zeros(P, P, dtype=self.logits.dtype, device=self.logits.device)
+        if first < P:
+            H[:, first:] = self.hessian_product(torch.eye(P, dtype=H.dtype, device=H.device)[:, first:])
+            H[first:, :first] = H[:first, first:].T
+        return H
+
     def _split(self, block: Tensor) -> list[Tensor]:
         """(P, k) -> per layer (k, h_{l-1}, h_l)."""
         sizes = [W.numel() for W in self.W[1:]]

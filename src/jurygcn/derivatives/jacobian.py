@@ -253,12 +253,8 @@ class RowSpaceJacobian:
         scale1 = scale[: F * h].view(F, h)
         if not bool((scale1 == scale1[0, 0]).all()):
             return self.expanded.gram(scale)
-        if isinstance(self.AX, SparseMatrix):
-            AX = self.AX.to_scipy()
-            rows = (AX @ AX.T).toarray()  # (R, R)
-        else:
-            rows = (self.AX @ self.AX.T).cpu().numpy()
-        seen = torch.from_numpy(self.mask @ rows).to(self.AE).view(h, n, -1)  # (h, n, R): M G
+        rows = self.AX @ self.AX.to_dense().T  # (R, R)
+        seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
 

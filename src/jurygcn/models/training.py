@@ -73,6 +73,7 @@ def train(
     Implements: Eq. (2)
     """
     objective = loss_named(loss)
+    train_nodes = torch.as_tensor(train_nodes)
     if len(train_nodes) == 0:
         raise SettingError("Training needs at least one labelled node, got none: pass train_nodes.")
     if (val_nodes is None) != (patience is None):

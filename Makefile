@@ -14,8 +14,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)   ## quantify Cora, print the table
-	$(BIN)/jurygcn demo
+demo: $(READY)   ## quantify Cora, print the table, write the page jury-report/demo.html
+	$(BIN)/jurygcn demo --report jury-report/demo.html
 
 test: $(READY)   ## all tests, real graphs included
 	$(BIN)/python -m pytest -q -m "not slow"

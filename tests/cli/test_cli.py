@@ -69,7 +69,7 @@ def test_quantify_writes_and_prints(tmp_path):
     assert "10 least uncertain nodes" in result.stdout
     assert "newton jurors" in result.stdout
     assert "auto picked" in result.stdout
-    assert sorted(path.name for path in out.iterdir()) == ["run.json", "verdict.csv"]
+    assert sorted(path.name for path in out.iterdir()) == ["report.json", "run.json", "verdict.csv"]
     with (out / "verdict.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["node"]) for row in rows] == list(range(34))

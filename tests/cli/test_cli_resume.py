@@ -33,7 +33,7 @@ def test_quantify_resumes(tmp_path: Path, monkeypatch):
     assert run(*QUANTIFY, "--out", broken).exit_code == 0
     assert heard == [*range(6), *range(5, 12)]
     assert run(*QUANTIFY, "--out", whole).exit_code == 0
-    assert sorted(path.name for path in broken.iterdir()) == ["run.json", "verdict.csv"]
+    assert sorted(path.name for path in broken.iterdir()) == ["report.json", "run.json", "verdict.csv"]
     assert (broken / "verdict.csv").read_bytes() == (whole / "verdict.csv").read_bytes()
 
 

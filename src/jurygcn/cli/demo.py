@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch_geometric.data import Data
 
-from jurygcn.cli.doctor import examine
+from jurygcn.cli.doctor import examine, plain_report
 from jurygcn.cli.judgement import judge
-from jurygcn.cli.options import AsJson
+from jurygcn.cli.options import AsJson, Page
+from jurygcn.cli.output import check_page
 from jurygcn.cli.quantify import present
 from jurygcn.cli.reporting import say
 from jurygcn.cli.session import DEFAULT_LABELS, Settings, load_graph, start_session
@@ -14,16 +15,17 @@ from jurygcn.data.package_index import IndexUnreachableError
 from jurygcn.errors import DataError
 
 
-def demo(as_json: AsJson = False) -> None:
+def demo(page: Page = None, as_json: AsJson = False) -> None:
     """Fetch Cora, train a GCN on 100 random labels, and show which predictions to trust.
 
     Takes the embedded digits instead if no package index can be reached. The doctor's report is the quick one;
     jurygcn doctor cora retrains some jurors as well.
     """
+    check_page(page)
     session = start_session(*demo_graph(), Settings(labels=DEFAULT_LABELS))
     judgement = judge(session)
-    report = examine(session, judgement.jury, retrain=0)
-    present(judgement, "demo", as_json=as_json, report=report)
+    checkup = examine(session, judgement.jury, retrain=0)
+    present(judgement, "demo", page=page, as_json=as_json, checkup=checkup, report=plain_report(*checkup))
 
 
 def demo_graph() -> tuple[Data, float]:

@@ -14,6 +14,7 @@ from jurygcn.cli.session import Session, Settings, open_session
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.cli.train import training_facts
 from jurygcn.jackknife import Jury
+from jurygcn.jackknife.checkup import Fidelity, Health
 
 
 def doctor(
@@ -49,7 +50,7 @@ def doctor(
     )
     session = open_session(data, settings)
     jury = convene(session, leave_out=leave_out, curvature=curvature, solver=solver, as_printed=as_printed)
-    report = examine(session, jury, retrain)
+    report = plain_report(*examine(session, jury, retrain))
     if as_json:
         print_json({**session.describe("doctor"), **report})
         return
@@ -57,15 +58,22 @@ def doctor(
     Console().print(facts_table(facts, title=f"Doctor's report on {session.data.name}"))
 
 
-def examine(session: Session, jury: Jury, retrain: int) -> dict[str, Any]:
-    """Health, fidelity (None without retraining) and advice, as plain values."""
+def examine(session: Session, jury: Jury, retrain: int) -> tuple[Health, Fidelity | None]:
+    """Health, and fidelity if some jurors are to be retrained."""
     with session.timed("health", "Checking the model"):
-        health = asdict(jury.health())
-    advice = list(health.pop("advice"))
+        health = jury.health()
     if not retrain:
-        return {"health": health, "fidelity": None, "advice": advice}
+        return health, None
     with session.timed("retraining", "Retraining jurors"):
-        found = jury.fidelity(min(retrain, len(session.train_nodes)))
+        return health, jury.fidelity(min(retrain, jury.jurors.count))
+
+
+def plain_report(examined: Health, found: Fidelity | None) -> dict[str, Any]:
+    """Health, fidelity (None without retraining) and advice, as plain values."""
+    health = asdict(examined)
+    advice = list(health.pop("advice"))
+    if found is None:
+        return {"health": health, "fidelity": None, "advice": advice}
     fidelity = {
         "retrained": len(found.frame),
         "correlation": found.correlation,

@@ -39,6 +39,7 @@ __all__ = [
     "Name",
     "NumJurors",
     "Out",
+    "Page",
     "Parallel",
     "PerClass",
     "Retrain",
@@ -115,6 +116,7 @@ Hidden = Annotated[int, typer.Option("--hidden", min=1, help="Hidden units per l
 Layers = Annotated[int, typer.Option("--layers", min=1, help="Graph convolutions.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of split, labels and weights.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder to write the results to.")]
+Page = Annotated[Path | None, typer.Option("--report", help="An HTML page to write about the verdict; works offline.")]
 Checkpoint = Annotated[
     Path | None,
     typer.Option(

@@ -14,6 +14,7 @@ import pandas as pd
 from jurygcn.cli.reporting import without_nan
 from jurygcn.errors import SettingError
 from jurygcn.files import replacing
+from jurygcn.report import Report
 
 Writer = Callable[[Path], object]
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -28,6 +29,32 @@ def check_out(folder: Path | None) -> None:
         raise SettingError(f"expected --out to be a folder, got the file {nearest}; choose another")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise SettingError(f"expected an --out that can be written to, got no permission in {nearest}; choose another")
+
+
+def check_page(path: Path | None) -> None:
+    """Refuse a page that cannot be written before the work is done."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise SettingError(f"expected --report to be a file, got the folder {path}; add a name such as report.html")
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise SettingError(f"expected a --report that can be written, got {nearest} in the way; choose another")
+
+
+def write_content(report: Report) -> Writer:
+    """A writer of what the page will show."""
+    return lambda path: path.write_text(report.to_json(), encoding="utf-8")
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the report's page in one piece."""
+    try:
+        return report.write(path)
+    except OSError as error:
+        raise SettingError(
+            f"expected to write the page {path}, got {error.strerror or error}; choose another file"
+        ) from error
 
 
 def write_run(folder: Path, run: Mapping[str, Any], files: Mapping[str, Writer]) -> list[Path]:

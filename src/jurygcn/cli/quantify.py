@@ -9,13 +9,15 @@ from typing import Any
 from rich.console import Console
 
 from jurygcn.cli import options as given
-from jurygcn.cli.doctor import report_facts
+from jurygcn.cli.doctor import examine, plain_report, report_facts
 from jurygcn.cli.judgement import Judgement, judge
-from jurygcn.cli.output import check_out, write_csv, write_run
+from jurygcn.cli.output import check_out, check_page, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
 from jurygcn.cli.session import Settings, open_session
 from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
+from jurygcn.jackknife.checkup import Fidelity, Health
+from jurygcn.report import report_on
 
 SHOWN = 10  # nodes per table
 UNFINISHED = ".batches"  # folder in --out with the ballots counted so far; gone once the results are there
@@ -28,6 +30,8 @@ def quantify(
     model: given.Checkpoint = None,
     alpha: given.Alpha = 0.025,
     out: given.Out = None,
+    page: given.Page = None,
+    retrain: given.Retrain = 0,
     leave_out: given.LeaveOut = "newton",
     curvature: given.Curvature = "ggn",
     solver: given.Solver = "auto",
@@ -47,9 +51,11 @@ def quantify(
 
     Trains without dropout: the jackknife compares the model with the optimum of its training objective, and
     with dropout it has none. Prints the ten most and the ten least uncertain nodes. With --out, writes
-    verdict.csv (all nodes) and run.json; the same command after an interruption counts only the ballots that are left.
+    verdict.csv (all nodes), run.json, and report.json, of which jurygcn report makes a page; the same command after
+    an interruption counts only the ballots that are left.
     """
     check_out(out)
+    check_page(page)
     settings = Settings(
         labels=labels,
         train_nodes=train_nodes,
@@ -73,7 +79,11 @@ def quantify(
         memory=memory,
         resume=None if out is None else out / UNFINISHED,
     )
-    present(judgement, "quantify", out=out, as_json=as_json)
+    # the check-up of a linearised jury would need the large matrices that it avoids
+    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.mode != "linearized")
+    checkup = examine(judgement.session, judgement.jury, retrain) if wanted else (None, None)
+    report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
+    present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
     if out is not None:
         shutil.rmtree(out / UNFINISHED, ignore_errors=True)
 
@@ -83,15 +93,27 @@ def present(
     command: str,
     *,
     out: Path | None = None,
+    page: Path | None = None,
     as_json: bool = False,
+    checkup: tuple[Health | None, Fidelity | None] = (None, None),
     report: dict[str, Any] | None = None,
 ) -> None:
-    """Write the files, then print the tables or the JSON; ``report`` is the doctor's, if one was asked."""
+    """Write the files, then print the tables or the JSON; ``report`` is the doctor's, if it is to be printed."""
     session, verdict = judgement.session, judgement.verdict
     frame = verdict_frame(verdict, session.data, session.train_nodes)
     most, least = extremes(verdict, frame, SHOWN)
     run = judgement.describe(command) | (report or {})
-    files = [] if out is None else write_run(out, run, {"verdict.csv": write_csv(frame)})
+    files: list[Path] = []
+    if out is not None or page is not None:
+        health, fidelity = checkup
+        shown = report_on(
+            judgement.jury, verdict, test_nodes=session.test_nodes, alpha=SET_ALPHA, health=health, fidelity=fidelity
+        )
+        if out is not None:
+            results = {"verdict.csv": write_csv(frame), "report.json": write_content(shown)}
+            files += write_run(out, run, results)
+        if page is not None:
+            files.append(write_page(shown, page))
     if as_json:
         print_json({**run, "most_uncertain": most, "least_uncertain": least, "files": [str(path) for path in files]})
         return

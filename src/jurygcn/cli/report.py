@@ -1,0 +1,34 @@
+"""`jurygcn report`: the page about results that were written before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from jurygcn.cli import options as given
+from jurygcn.cli.output import write_page
+from jurygcn.cli.reporting import print_json
+from jurygcn.report import Report
+
+PAGE = "report.html"
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that quantify --out wrote.")],
+    out: Annotated[Path | None, typer.Option("--out", help=f"The file to write; {PAGE} in DIR by default.")] = None,
+    as_json: given.AsJson = False,
+) -> None:
+    """Write one HTML page about the results in a folder: tables, charts, neighbourhoods. It works offline.
+
+    Nothing is computed again.
+    """
+    found = Report.load(folder)
+    beside = folder if folder.is_dir() else folder.parent
+    path = write_page(found, beside / PAGE if out is None else out)
+    if as_json:
+        print_json({"command": "report", "files": [str(path)]})
+        return
+    Console().print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,80 @@
+"""What a report says, as plain values: kept as JSON, shown as a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jurygcn.errors import DataError
+from jurygcn.files import write_text
+from jurygcn.report.page import render
+
+FORMAT = 1
+FILE = "report.json"
+SECTIONS = {"title", "headline", "columns", "rows", "charts", "checkup", "edges", "training", "details", "notes"}
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Everything the page shows. `report_on` gathers it; nothing is computed when it is written or read.
+
+    Attributes:
+        content: headline numbers, a row per node, data of the charts, neighbours, drivers and the check-up.
+    """
+
+    content: Mapping[str, Any]
+
+    def to_html(self) -> str:
+        """The page: one file, works offline, fetches nothing."""
+        return render(self.content)
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page."""
+        path = Path(path)
+        write_text(path, self.to_html())
+        return path
+
+    def to_json(self) -> str:
+        """The content in the form that `load` reads."""
+        return json.dumps({"format": FORMAT, **self.content}, allow_nan=False, separators=(",", ":")) + "\n"
+
+    def save(self, folder: str | Path) -> Path:
+        """Keep the content as report.json in a folder, to make the page of later."""
+        path = Path(folder) / FILE
+        write_text(path, self.to_json())
+        return path
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Report:
+        """A report saved before, from its folder or its report.json."""
+        path = Path(folder)
+        path = path / FILE if path.is_dir() else path
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content.pop("format") != FORMAT or not content.keys() >= SECTIONS:
+                raise ValueError("another format")
+        except OSError as error:
+            raise DataError(
+                f"expected results with a {FILE} at {folder}, got {error.strerror}; "
+                "write some with jurygcn quantify --out"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"expected a {FILE} that jurygcn wrote, got something else ({error}); write it anew"
+            ) from error
+        return cls(content)
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """The same value with floats of so many significant digits, and None for NaN and infinity."""
+    if isinstance(value, Mapping):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item, digits) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    return value

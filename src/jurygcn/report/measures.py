@@ -1,0 +1,191 @@
+"""Headline numbers and the data of the charts, from a verdict and the truth where it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jurygcn import evaluation as measure
+from jurygcn.jackknife import Verdict
+
+LEVELS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
+BARS, POINTS = 20, 60
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A verdict with what is known about its nodes.
+
+    Shapes: truth (m,), meaningful where ``known`` (m,); tested (t,) positions to measure on; degree, distance (m,).
+    """
+
+    verdict: Verdict
+    truth: Tensor
+    known: Tensor
+    tested: Tensor
+    degree: Tensor
+    distance: Tensor
+    alpha: float
+
+    @property
+    def classify(self) -> bool:
+        """Whether labels, not numbers, are predicted."""
+        return self.verdict.label_counts is not None
+
+    @property
+    def covered(self) -> Tensor:
+        """At the tested nodes, whether set or interval holds the truth, (t,) bool."""
+        truth = self.truth[self.tested]
+        if self.classify:
+            return self.verdict.label_sets(self.alpha)[self.tested, truth]
+        lower, upper = (end[self.tested].reshape(-1) for end in (self.verdict.lower, self.verdict.upper))
+        return (lower <= truth) & (truth <= upper)
+
+    @property
+    def wrong(self) -> Tensor:
+        """At the tested nodes, whether the predicted class is not the true one, (t,) bool."""
+        return self.verdict.label[self.tested] != self.truth[self.tested]
+
+
+def headline(found: Evidence) -> list[dict[str, str]]:
+    """A few numbers in words: what, value, note."""
+    tiles = _class_tiles(found) if found.classify else _interval_tiles(found)
+    return [{"what": what, "value": value, "note": note} for what, value, note in tiles]
+
+
+def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
+    verdict, tested = found.verdict, found.tested
+    sets = verdict.label_sets(found.alpha)
+    sizes = sets.sum(dim=1)
+    single = f"{percent(float((sizes == 1).double().mean()))} of all nodes have a set of one label"
+    tiles = [("Labels per set", f"{float(sizes.double().mean()):.2f}", single)]
+    if not len(tested):
+        return tiles
+    truth, wrong = found.truth[tested], found.wrong
+    on = f"of {len(tested):,} test nodes are predicted right"
+    held = f"of test nodes have their true label in the set; asked for: {percent(1 - found.alpha)}"
+    tiles = [
+        ("Accuracy", percent(measure.accuracy(verdict.label[tested], truth)), on),
+        ("Sets that hold", percent(measure.set_coverage(sets[tested], truth)), held),
+        *tiles,
+    ]
+    alone = measure.singleton_accuracy(sets[tested], truth)
+    if alone == alone:
+        tiles.append(
+            ("Decided and right", percent(alone), "of test nodes with one label in the set: it is the true one")
+        )
+    auroc = measure.error_auroc(verdict.score()[tested], wrong)
+    if auroc == auroc:
+        words = f"how often a wrong prediction is more uncertain than a right one (AUROC {auroc:.3f})"
+        tiles.append(("Errors found", percent(auroc), words))
+    off = measure.ece(verdict.prediction[tested], truth)
+    tiles.append(("Calibration error", percent(off), "mean gap between stated probability and accuracy (ECE)"))
+    return tiles
+
+
+def _interval_tiles(found: Evidence) -> list[tuple[str, str, str]]:
+    width = found.verdict.width.reshape(-1)
+    finite = width[width.isfinite()]
+    usual = f"{float(finite.median()):.3g}" if len(finite) else "infinite"
+    tiles = [("Interval width", usual, "the median over all nodes")]
+    if len(found.tested):
+        held = f"of {len(found.tested):,} test nodes have their target inside"
+        error = found.verdict.prediction[found.tested, 0] - found.truth[found.tested]
+        tiles = [
+            ("Intervals that hold", percent(float(found.covered.double().mean())), held),
+            *tiles,
+            ("Error", f"{float(error.abs().mean()):.3g}", "mean distance of prediction and target"),
+        ]
+    return tiles
+
+
+def charts(found: Evidence) -> dict[str, Any]:
+    """What the charts draw; None where the truth is not known or the chart has no meaning."""
+    return {
+        "scores": score_histogram(found),
+        "sizes": _sizes(found) if found.classify else None,
+        "reliability": _reliability(found) if found.classify and len(found.tested) else None,
+        "levels": _levels(found) if found.classify and len(found.tested) else None,
+        "risk": _risk(found) if found.classify and len(found.tested) else None,
+        "groups": _groups(found) if len(found.tested) else [],
+    }
+
+
+def score_histogram(found: Evidence) -> dict[str, Any]:
+    """How many nodes have which score, by what is known of their predictions."""
+    score = found.verdict.score().reshape(-1)
+    finite = score.isfinite()
+    state = torch.full((len(score),), 2)  # not tested
+    state[found.tested] = (~found.covered if not found.classify else found.wrong).long()
+    low, high = (float(score[finite].min()), float(score[finite].max())) if finite.any() else (0.0, 1.0)
+    edges = np.linspace(low, high if high > low else low + 1.0, BARS + 1)
+    names = ("right", "wrong", "unknown") if found.classify else ("inside", "outside", "unknown")
+    series = {
+        name: np.histogram(score[finite & (state == number)].double().numpy(), bins=edges)[0].tolist()
+        for number, name in enumerate(names)
+    }
+    return {
+        "name": "ambiguity" if found.classify else "width",
+        "edges": edges.tolist(),
+        "series": {name: counts for name, counts in series.items() if sum(counts)},
+        "left_out": int((~finite).sum()),
+    }
+
+
+def _sizes(found: Evidence) -> dict[str, Any]:
+    sizes = found.verdict.set_size(found.alpha)
+    return {"counts": torch.bincount(sizes, minlength=found.verdict.prediction.shape[1] + 1).tolist()}
+
+
+def _reliability(found: Evidence) -> dict[str, Any]:
+    bins = measure.reliability(found.verdict.prediction[found.tested], found.truth[found.tested])
+    full = bins.count > 0
+    columns = {"confidence": bins.confidence, "accuracy": bins.accuracy, "count": bins.count}
+    return {"ece": bins.ece, **{name: values[full].tolist() for name, values in columns.items()}}
+
+
+def _levels(found: Evidence) -> dict[str, Any]:
+    truth = found.truth[found.tested]
+    sets = [found.verdict.label_sets(alpha)[found.tested] for alpha in LEVELS]
+    return {
+        "target": [1 - alpha for alpha in LEVELS],
+        "coverage": [measure.set_coverage(s, truth) for s in sets],
+        "size": [measure.mean_set_size(s) for s in sets],
+    }
+
+
+def _risk(found: Evidence) -> dict[str, Any]:
+    curve = measure.risk_coverage(found.verdict.score()[found.tested], found.wrong)
+    picked = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).astype(int))
+    return {"kept": curve.coverage[picked].tolist(), "accuracy": (1 - curve.risk[picked]).tolist()}
+
+
+def _groups(found: Evidence) -> list[dict[str, Any]]:
+    """Coverage where it may differ. One column of marks is a set of one possible label, so `coverage_by` counts it."""
+    held, zero = found.covered[:, None], torch.zeros(len(found.tested), dtype=torch.long)
+    tables = {
+        "by number of neighbours": measure.coverage_by_degree(held, zero, found.degree[found.tested]),
+        "by steps to the nearest label": measure.coverage_by_distance(held, zero, found.distance[found.tested]),
+    }
+    if found.classify:
+        by_class = measure.coverage_by(held, zero, found.truth[found.tested])
+        names = found.verdict.names
+        tables["by true class"] = by_class.assign(group=[names[c] if names else str(c) for c in by_class["group"]])
+    return [
+        {
+            "title": title,
+            "group": ["none in reach" if str(group) == "-1" else str(group) for group in table["group"]],
+            "nodes": table["nodes"].tolist(),
+            "coverage": table["coverage"].tolist(),
+        }
+        for title, table in tables.items()
+    ]
+
+
+def percent(share: float) -> str:
+    """A share as text."""
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"

@@ -1,0 +1,181 @@
+// One node: its verdict, its neighbours, and the labels that drive its prediction.
+const SPACE = 440;
+const CENTRE = SPACE / 2;
+const RING = 20; // neighbours drawn; the rest is named in words
+
+function details(row) {
+  if (row >= data.details.count) return { pValues: null, drivers: null };
+  const seats = data.details.drivers ? data.details.drivers[row] : null;
+  const drivers = seats && seats.map((seat, k) => ({
+    node: data.training.node[seat], label: data.training.label[seat], support: data.details.support[row][k],
+  }));
+  return { pValues: data.details.p_values ? data.details.p_values[row] : null, drivers };
+}
+
+// What is shown of a node that lies around: class if judged or trained on.
+function standing(node) {
+  const row = rowOf.get(node);
+  const seat = seatOf.get(node);
+  const label = seat !== undefined ? data.training.label[seat] : null;
+  const prediction = row !== undefined ? rows.prediction[row] : null;
+  return { row, trained: seat !== undefined, label, prediction, shown: label ?? prediction };
+}
+
+function describe(node) {
+  const { trained, label, prediction } = standing(node);
+  const say = (value) => (data.kind === 'classes' ? className(value) : number(value));
+  const words = [nameOf(node)];
+  if (prediction !== null) words.push(`predicted ${say(prediction)}`);
+  if (trained) words.push(`trained on its label ${say(label)}`);
+  if (prediction === null && !trained) words.push('not in this page');
+  return words.join(', ');
+}
+
+function spot(node, x, y, radius, extra = '') {
+  const { row, trained, shown } = standing(node);
+  const [back, ink] = colourOf(shown);
+  const common = { class: 'shape', fill: back, stroke: 'var(--panel)', 'stroke-width': 2 };
+  const shape = trained
+    ? draw('rect', { ...common, x: x - radius, y: y - radius, width: 2 * radius, height: 2 * radius, rx: 3 })
+    : draw('circle', { ...common, cx: x, cy: y, r: radius });
+  const code = data.kind === 'classes' && shown !== null ? String(shown) : '';
+  const text = draw('text', { x, y: y + radius * 0.36, 'text-anchor': 'middle', 'font-size': radius, 'font-weight': 650 }, code);
+  text.style.fill = ink;
+  const label = describe(node) + extra;
+  const group = draw('g', { class: 'spot', 'aria-label': label }, draw('title', {}, label), shape, text);
+  if (row !== undefined) {
+    fill(group, { tabindex: '0', role: 'button', onclick: () => choose(node, true), onkeydown: (event) => {
+      if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); choose(node, true); }
+    } }, []);
+  }
+  return group;
+}
+
+function around(count, radius, turn = -Math.PI / 2) {
+  return Array.from({ length: count }, (_, k) => {
+    const angle = turn + (2 * Math.PI * k) / Math.max(1, count);
+    return [CENTRE + radius * Math.cos(angle), CENTRE + radius * Math.sin(angle)];
+  });
+}
+
+function picture(node, neighbours, drivers) {
+  const svg = draw('svg', { viewBox: `0 0 ${SPACE} ${SPACE}`, role: 'group', 'aria-label': `Neighbourhood of ${nameOf(node)}` });
+  const near = neighbours.slice(0, RING);
+  const far = drivers.filter((driver) => !near.includes(driver.node) && driver.node !== node);
+  const place = new Map([[node, [CENTRE, CENTRE]]]);
+  around(near.length, 105).forEach((at, k) => place.set(near[k], at));
+  around(far.length, 192, -Math.PI / 2 + Math.PI / Math.max(1, far.length)).forEach((at, k) => place.set(far[k].node, at));
+  const line = (a, b, attributes) => {
+    const [[x1, y1], [x2, y2]] = [place.get(a), place.get(b)];
+    return draw('line', { x1, y1, x2, y2, ...attributes });
+  };
+  const seen = new Set(near);
+  for (const a of near) for (const b of neighboursOf(a)) if (a < b && seen.has(b)) svg.append(line(a, b, { class: 'link' }));
+  for (const a of near) svg.append(line(node, a, { class: 'own' }));
+  const most = Math.max(1e-12, ...drivers.map((driver) => Math.abs(driver.support)));
+  for (const { node: other, support } of drivers) {
+    if (other === node || !place.has(other)) continue;
+    const width = 1 + (5 * Math.abs(support)) / most;
+    svg.append(line(node, other, { class: support >= 0 ? 'for' : 'against', 'stroke-width': width, 'stroke-opacity': 0.75 }));
+  }
+  const supportOf = new Map(drivers.map((driver) => [driver.node, driver.support]));
+  for (const [other, [x, y]] of place) {
+    if (other === node) continue;
+    const support = supportOf.get(other);
+    svg.append(spot(other, x, y, near.includes(other) ? (near.length > 14 ? 12 : 15) : 14, support === undefined ? '' : `, support ${signed(support)}`));
+    if (near.length <= 12 || support !== undefined) {
+      svg.append(draw('text', { x, y: y + 25, 'text-anchor': 'middle', 'font-size': 10, class: 'tick caption' }, shorten(nameOf(other), 9)));
+    }
+  }
+  svg.append(draw('circle', { cx: CENTRE, cy: CENTRE, r: 27, fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2.5 }), spot(node, CENTRE, CENTRE, 22));
+  return svg;
+}
+
+const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toPrecision(2)}`;
+
+function meter(from, to, colour, middle = false) {
+  const bar = make('span');
+  Object.assign(bar.style, { left: `${100 * from}%`, width: `${100 * (to - from)}%`, background: colour });
+  return make('span', { class: 'meter', 'aria-hidden': 'true' }, bar, middle ? make('span', { class: 'middle' }) : null);
+}
+
+function labelList(row, pValues) {
+  const inside = rows.sets[rows.set[row]];
+  const item = (c) => make('li', {},
+    make('span', { class: 'who', title: className(c) }, swatch(c), make('span', {}, className(c) === String(c) ? '' : className(c))),
+    pValues ? meter(0, pValues[c], colourOf(c)[0]) : make('span'), make('span', { class: 'value' }, pValues ? share(pValues[c]) : ''));
+  const list = (classes) => make('ul', { class: 'measures' }, (pValues ? [...classes].sort((a, b) => pValues[b] - pValues[a]) : classes).map(item));
+  const parts = [make('h4', {}, pValues ? 'Labels still possible, by p-value' : 'Labels still possible')];
+  parts.push(inside.length ? list(inside) : make('p', { class: 'quiet' }, 'None: this node is unlike all labelled ones.'));
+  const others = data.classes.map((_, c) => c).filter((c) => !inside.includes(c));
+  if (pValues && others.length) parts.push(make('h4', {}, 'Ruled out'), list(others));
+  return parts;
+}
+
+function driverList(drivers) {
+  const title = make('h4', {}, 'Labels that drive the prediction');
+  if (drivers === null) return [title, make('p', { class: 'quiet' }, 'Not kept for this node: see the note at the top of the page.')];
+  const most = Math.max(1e-12, ...drivers.map((driver) => Math.abs(driver.support)));
+  const items = drivers.map(({ node, label, support }) => {
+    const half = Math.abs(support) / most / 2;
+    const bar = support >= 0 ? meter(0.5, 0.5 + half, 'var(--right)', true) : meter(0.5 - half, 0.5, 'var(--target)', true);
+    return make('li', {}, make('span', { class: 'who' }, data.kind === 'classes' ? swatch(label) : null, nodeLink(node)), bar,
+      make('span', { class: 'value' }, signed(support)));
+  });
+  const what = data.kind === 'classes' ? 'the probability of the predicted class' : 'the prediction';
+  return [title, make('p', { class: 'quiet' }, `How much ${what} drops when the label is left out. Plus: speaks for it; minus: against.`),
+    make('ul', { class: 'measures' }, items)];
+}
+
+function nodeLink(node) {
+  const name = nameOf(node);
+  if (!rowOf.has(node)) return make('span', {}, name);
+  return make('button', { type: 'button', class: 'link', title: describe(node), onclick: () => choose(node, true) }, name);
+}
+
+function facts(row) {
+  const known = new Set(['node', 'set', 'trained']);
+  const entries = data.columns.filter((column) => !known.has(column.key)).map((column) => make('div', {},
+    make('dt', { title: column.help }, column.title), make('dd', {}, cell(column, row))));
+  return make('dl', { class: 'facts' }, entries);
+}
+
+function neighbourList(node, neighbours, degree) {
+  const title = make('h4', {}, `Neighbours (${whole(degree)})`);
+  if (!neighbours.length) {
+    return [title, make('p', { class: 'quiet' }, degree ? 'Not kept for this node: the graph has too many edges for one page.' : 'None: the node stands alone.')];
+  }
+  const chips = neighbours.slice(0, 40).filter((other) => rowOf.has(other)).map((other) => make('button', { type: 'button', title: describe(other), onclick: () => choose(other, true) },
+    data.kind === 'classes' ? swatch(standing(other).shown) : null, make('span', {}, nameOf(other))));
+  const drawn = Math.min(RING, neighbours.length);
+  const rest = degree > drawn ? make('p', { class: 'quiet' }, `${drawn} of ${whole(degree)} are drawn.`) : null;
+  return [title, rest, make('div', { class: 'chips' }, chips)];
+}
+
+function key(drivers) {
+  const sample = (child) => draw('svg', { viewBox: '0 0 26 12', 'aria-hidden': 'true' }, child);
+  const line = (name) => draw('line', { x1: 0, x2: 26, y1: 6, y2: 6, class: name, 'stroke-width': 3 });
+  const box = draw('rect', { x: 7, y: 0, width: 12, height: 12, rx: 2, fill: NO_COLOUR[0] });
+  const parts = [[draw('circle', { cx: 13, cy: 6, r: 6, fill: NO_COLOUR[0] }), 'judged'], [box, 'trained on'], [line('own'), 'edge']];
+  if (drivers) parts.push([line('for'), 'speaks for'], [line('against'), 'speaks against']);
+  const what = data.kind === 'classes' ? make('span', {}, 'Number and colour: class') : null;
+  return make('div', { class: 'key' }, what, parts.map(([child, words]) => make('span', {}, sample(child), words)));
+}
+
+function showNode(node) {
+  const row = rowOf.get(node);
+  const { pValues, drivers } = details(row);
+  const classOf = (other) => standing(other).shown ?? Infinity;
+  const neighbours = [...neighboursOf(node)].sort((a, b) => classOf(a) - classOf(b) || a - b);
+  const name = nameOf(node);
+  byId('node').replaceChildren(...[
+    make('h3', { id: 'node-title' }, rows.name && name !== String(node) ? `${name} (node ${node})` : `Node ${name}`),
+    rows.trained[row] ? make('p', { class: 'quiet' }, 'The model was trained on this node’s label; its own juror has no vote here.') : null,
+    facts(row),
+    picture(node, neighbours, drivers ?? []),
+    key(drivers),
+    ...(data.kind === 'classes' ? labelList(row, pValues) : []),
+    ...driverList(drivers),
+    ...neighbourList(node, neighbours, rows.degree[row]),
+  ].filter((part) => part !== null));
+}

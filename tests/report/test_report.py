@@ -1,0 +1,239 @@
+"""What a report says, against the verdict it is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
+
+from jurygcn.errors import DataError, SettingError
+from jurygcn.evaluation import accuracy, distance_to_labels, set_coverage
+from jurygcn.report import Report, gather, report_on
+from jurygcn.report.drivers import drivers_of
+from jurygcn.report.page import as_script_data
+
+
+def test_rows_are_the_verdict():
+    jury, verdict = judged()
+    rows = report_on(jury, verdict).content["rows"]
+    frame = verdict.to_frame().set_index("node")
+    assert rows["node"] == verdict.ranking().tolist()
+    sets = verdict.label_sets(0.1)
+    for place, node in enumerate(rows["node"]):
+        assert rows["name"][place] == jury.data.node_names[node]
+        assert rows["prediction"][place] == frame.loc[node, "prediction"]
+        assert rows["ambiguity"][place] == pytest.approx(frame.loc[node, "ambiguity"], rel=1e-3)
+        assert rows["width"][place] == pytest.approx(frame.loc[node, "width"], rel=1e-3)
+        assert rows["sets"][rows["set"][place]] == sets[node].nonzero()[:, 0].tolist()
+        assert rows["truth"][place] == (None if node == 5 else int(jury.data.y[node]))
+        assert rows["trained"][place] == (node % 3 == 0)
+        assert rows["degree"][place] == int((jury.data.edge_index[0] == node).sum())
+
+
+def test_headline_and_charts_are_of_the_test_nodes():
+    jury, verdict = judged()
+    tested = torch.tensor([node for node in range(NODES) if node % 3 and node != 5])
+    truth = jury.data.y[tested]
+    content = report_on(jury, verdict).content
+    tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
+    assert tiles["Accuracy"] == f"{100 * accuracy(verdict.label[tested], truth):.1f} %".replace(".0 %", " %")
+    charts = content["charts"]
+    assert sum(map(sum, charts["scores"]["series"].values())) == NODES
+    assert sum(charts["scores"]["series"]["wrong"]) == int((verdict.label[tested] != truth).sum()) > 0
+    assert sum(charts["reliability"]["count"]) == len(tested)
+    assert sum(charts["sizes"]["counts"]) == NODES
+    for target, coverage in zip(charts["levels"]["target"], charts["levels"]["coverage"]):
+        assert coverage == pytest.approx(set_coverage(verdict.label_sets(1 - target)[tested], truth), rel=1e-3)
+    by_degree, by_distance, by_class = charts["groups"]
+    assert by_class["group"] == CLASSES
+    for c in range(3):
+        of_class = tested[truth == c]
+        assert by_class["nodes"][c] == len(of_class)
+        assert by_class["coverage"][c] == pytest.approx(
+            set_coverage(verdict.label_sets(0.1)[of_class], jury.data.y[of_class]), rel=1e-3
+        )
+    steps = distance_to_labels(jury.data.edge_index, jury.train_nodes, num_nodes=NODES)[tested]
+    assert by_distance["nodes"][0] == int((steps == -1).sum()) == 1  # the last node stands alone
+    assert by_distance["group"][0] == "none in reach"
+    assert sum(by_degree["nodes"]) == len(tested)
+    few = report_on(jury, verdict, test_nodes=tested[:4]).content
+    assert sum(few["charts"]["reliability"]["count"]) == 4
+
+
+def test_drivers_are_the_influences():
+    jury, verdict = judged()
+    content = report_on(jury, verdict, details=7).content
+    assert content["details"]["count"] == len(content["details"]["drivers"]) == 7
+    assert any("7 most uncertain nodes" in note for note in content["notes"])
+    for place in range(7):
+        node = content["rows"]["node"][place]
+        expected = jury.influence_on(node).head(8)
+        found = [content["training"]["node"][seat] for seat in content["details"]["drivers"][place]]
+        assert found == expected["train_node"].tolist()
+        assert content["details"]["support"][place] == pytest.approx(expected["support"].tolist(), rel=1e-2)
+        assert content["details"]["p_values"][place] == pytest.approx(verdict.p_values[node].tolist(), rel=1e-2)
+
+
+def test_drivers_do_not_depend_on_batches():
+    jury, verdict = judged()
+    whole = drivers_of(jury, verdict.nodes, count=5)
+    memory, jury.memory = jury.memory, "1KB"
+    try:
+        apart = drivers_of(jury, verdict.nodes, count=5)
+    finally:
+        jury.memory = memory
+    assert torch.allclose(whole.support, apart.support)
+    assert whole.support.abs().diff(dim=1).le(1e-12).all()
+
+
+def test_a_verdict_on_some_nodes_only():
+    jury, _ = judged()
+    content = report_on(jury, jury.verdict([4, 8, 9])).content
+    assert sorted(content["rows"]["node"]) == [4, 8, 9]
+    assert len(content["training"]["node"]) == 20
+
+
+def test_without_truth():
+    jury, verdict = judged()
+    content = report_on(jury, verdict, test_nodes=[]).content
+    assert [tile["what"] for tile in content["headline"]] == ["Labels per set"]
+    assert content["charts"]["reliability"] is content["charts"]["levels"] is None
+    assert content["charts"]["groups"] == []
+    assert "Verdict on" in Report(content).to_html()
+
+
+def test_large_graphs_are_cut(monkeypatch):
+    jury, verdict = judged()
+    monkeypatch.setattr(gather, "MAX_ROWS", 25)
+    monkeypatch.setattr(gather, "MAX_EDGES", 50)
+    monkeypatch.setattr(gather, "MAX_NEIGHBOURS", 3)
+    content = report_on(jury, verdict, details=4).content
+    assert content["rows"]["node"] == verdict.ranking()[:25].tolist()
+    assert any("25 most uncertain" in note for note in content["notes"])
+    assert not content["edges"]["complete"]
+    pairs = torch.tensor(content["edges"]["pairs"]).reshape(-1, 2)
+    detailed = set(content["rows"]["node"][:4])
+    assert all(detailed & set(pair) for pair in pairs.tolist())
+    assert 6 <= len(pairs) <= 12
+    real = set(map(tuple, jury.data.edge_index.T.tolist()))
+    assert all(tuple(pair) in real for pair in pairs.tolist())
+    assert sum(content["charts"]["sizes"]["counts"]) == NODES  # charts are about all
+
+
+def test_linearised_jurors_have_no_drivers():
+    jury, verdict = judged()
+    mode, jury.mode = jury.mode, "linearized"
+    try:
+        content = report_on(jury, verdict).content
+    finally:
+        jury.mode = mode
+    assert content["details"]["drivers"] is None
+    assert any("linearised" in note for note in content["notes"])
+
+
+def test_regression():
+    jury, verdict = judged_regression()
+    content = report_on(jury, verdict).content
+    rows = content["rows"]
+    assert content["kind"] == "target"
+    assert [column["key"] for column in content["columns"]] == [
+        *("node", "prediction", "lower", "upper", "width", "truth", "trained")
+    ]
+    place = rows["node"].index(8)
+    assert rows["upper"][place] == pytest.approx(float(verdict.upper[8]), rel=1e-3)
+    assert rows["truth"][rows["node"].index(7)] is None
+    tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
+    assert tiles["Intervals that hold"].endswith("%")
+    assert set(content["charts"]["scores"]["series"]) <= {"inside", "outside", "unknown"}
+
+
+def test_several_targets_are_refused():
+    jury, verdict = judged_regression()
+    double = type(verdict)(**{**verdict.__dict__, "prediction": verdict.prediction.repeat(1, 2)})
+    with pytest.raises(SettingError, match="got 2 targets"):
+        report_on(jury, double)
+
+
+def test_checkup_in_words():
+    jury, verdict = judged()
+    health, fidelity = jury.health(), jury.fidelity(3)
+    asked = report_on(jury, verdict, health=health, fidelity=fidelity).content["checkup"]
+    assert asked[0]["state"] == ("good" if health.well else "care")
+    assert asked[0]["advice"] == list(health.advice)
+    assert asked[1]["said"] == ["3 jurors were retrained to compare with.", fidelity.advice]
+    assert [part["state"] for part in report_on(jury, verdict).content["checkup"]] == ["unknown", "unknown"]
+
+
+def test_saving_and_loading(tmp_path: Path):
+    report = report_on(*judged())
+    report.save(tmp_path / "results")
+    again = Report.load(tmp_path / "results")
+    assert again.to_html() == report.to_html() == Report.load(tmp_path / "results" / "report.json").to_html()
+    with pytest.raises(DataError, match="quantify --out"):
+        Report.load(tmp_path / "nowhere")
+    for text in ("{", "[]", '{"format": 9}', '{"format": 1, "title": "t"}'):
+        (tmp_path / "report.json").write_text(text)
+        with pytest.raises(DataError, match="write it anew"):
+            Report.load(tmp_path)
+
+
+class Elements(HTMLParser):
+    """Every start tag of a page, and the text of its data."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.data, self._inside = "", False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = dict(attrs).get("id") == "report-data"
+
+    def handle_data(self, data: str) -> None:
+        self.data += data if self._inside else ""
+
+
+def test_the_page_holds_user_text_as_data_only():
+    page = report_on(*judged()).to_html()
+    assert SCRIPT not in page
+    assert IMAGE not in page
+    assert "<i>graph" not in page
+    assert "&lt;i&gt;graph&lt;/i&gt;" in page  # the title
+    found = Elements(page)
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert {"img", "b", "i"} & {tag for tag, _ in found.tags} == set()
+    content = json.loads(found.data)
+    assert content["classes"] == CLASSES
+    assert {SCRIPT, IMAGE} <= set(content["rows"]["name"])
+
+
+def test_the_page_points_nowhere():
+    found = Elements(report_on(*judged()).to_html())
+    links = [value for _, attributes in found.tags for key, value in attributes.items() if key in ("src", "href")]
+    assert sorted(links) == ["#nodes", "data:,"]
+    (policy,) = [a["content"] for t, a in found.tags if t == "meta" and "http-equiv" in a]
+    assert policy.startswith("default-src 'none'")
+    assert re.search(r"script-src 'sha256-[\w+/=]+'", policy)
+    assert "unsafe-eval" not in policy
+
+
+def test_script_data_cannot_leave_its_element():
+    text = as_script_data({"title": "</script><!--\u2028&"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"title": "</script><!--\u2028&"}
+
+
+def test_size_stays_reasonable():
+    """The part that grows with the graph: bytes per node, so that 20,000 nodes stay below 6 MB."""
+    jury, verdict = judged()
+    page = len(report_on(jury, verdict, details=0).to_html())
+    detailed = len(report_on(jury, verdict).to_html())
+    empty = len(report_on(jury, jury.verdict([0]), details=0).to_html())
+    per_node, per_detail = (page - empty) / NODES, (detailed - page) / NODES
+    assert empty + 20_000 * per_node + 2_000 * per_detail < 6e6

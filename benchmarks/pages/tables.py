@@ -234,6 +234,10 @@ def growth(document: Document) -> str:
     return section("Growth", without(document, "base", "exponents"), *costs.growth(document, markdown))
 
 
+def linearized(document: Document) -> str:
+    return section("Linearised jurors", document, *costs.linearized(document, markdown))
+
+
 def without(document: Document, *keys: str) -> Document:
     """The document but for what its tables show anyway."""
     return {key: value for key, value in document.items() if key not in keys}
@@ -286,5 +290,6 @@ SECTIONS = {
     "speed": speed,
     "scale": scale,
     "growth": growth,
+    "linearized": linearized,
     "accuracy": accuracy,
 }

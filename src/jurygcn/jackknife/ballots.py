@@ -19,7 +19,7 @@ from jurygcn.objective import Objective
 
 # Arrays up to this many bytes stay in memory the process already holds; larger ones are fetched anew from the system
 # every time, which costs more than the arithmetic. At least a few jurors go together, for the products' sake.
-ARRAY, FEW = 16_000_000, 8
+ARRAY, FEW = 6_000_000, 8
 
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 

@@ -35,10 +35,12 @@ def test_shares_lean_towards_equal_ones():
 def test_belief_is_probability_times_credibility():
     probabilities = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
     p_values = torch.tensor([[0.5, 0.9], [0.1, 0.25]])
-    found = believe(probabilities, p_values)
+    found = believe(probabilities, p_values, trust=1.0)
     assert found.label.tolist() == [0, 1]
     torch.testing.assert_close(found.score, torch.tensor([0.35, 0.2]))
     torch.testing.assert_close(found.weight, torch.tensor([0.5, 0.25]))
+    torch.testing.assert_close(believe(probabilities, p_values, trust=0.5).weight, torch.tensor([0.5**0.5, 0.5]))
+    torch.testing.assert_close(believe(probabilities, p_values, trust=0.0).score, torch.tensor([0.7, 0.8]))
 
 
 def test_the_surest_of_every_class_are_chosen():

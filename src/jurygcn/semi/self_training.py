@@ -20,6 +20,7 @@ from jurygcn.semi.fitted import Fitted, check_labels, classes_of, logits_of, sof
 
 HOPS = (0, 2, 4, 8)
 JUDGES = ("jury", "confidence")
+LABELS_PER_CLASS = 5  # from which on the jury's p-values are trusted more than not
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +123,11 @@ def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: An
     """Train a GCN on few labels and on what the jury is sure of.
 
     A teacher, a GCN on features averaged over several hops, learns the labels, and its jury says how credible each
-    label of each node is (the verdict's p-values). In every class the nodes with the largest product of the teacher's
-    probability and that p-value get a pseudo-label, as many as the class's share of the labels suggests, with the
-    p-value as weight. The next teacher learns those as well and proposes anew, with more pseudo-labels each round; none
-    is kept that would not be given again. The final model is a plain GCN on the graph's own features, which learns what
-    the last teacher says of all nodes.
+    label of each node is (the verdict's p-values). In every class the nodes that both are surest of get a pseudo-label,
+    as many as the class's share of the labels suggests, weighted by how credible the jury finds it. The next teacher
+    learns those as well and proposes anew, with more pseudo-labels each round; none is kept that would not be given
+    again. The final model is a plain GCN on the graph's own features, which learns what the last teacher says of all
+    nodes.
 
     Args:
         data: the graph; labels of other nodes than ``train_nodes`` are not looked at.
@@ -151,13 +152,14 @@ def run(data: Data, train_nodes: Tensor, settings: SelfTraining, *, seed: int) -
     labels[nodes] = data.y[nodes].cpu()
     hops, graph = teachers_view(data, nodes, s, seed=seed)
     pseudo, p_values = NOTHING, torch.ones(len(labels), len(shares))
+    trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
     history: list[dict[str, float]] = []
     for number, share in enumerate(s.rounds):
         teacher = fit_gcn(graph, nodes, labels, pseudo, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
         if number == 0 and s.judge == "jury":  # before pseudo-labels: the jury of what is known to be true
             jury = Jury(teacher, relabelled(graph, labels, pseudo), nodes, weight_decay=s.weight_decay)
             p_values = jury.fit().verdict(diffusion=s.diffusion).p_values.float()
-        belief = believe(torch.softmax(logits_of(teacher, graph), dim=1), p_values)
+        belief = believe(torch.softmax(logits_of(teacher, graph), dim=1), p_values, trust=trust)
         chosen = choose(belief, shares * min(share * len(labels), s.most), nodes, weight=s.weight)
         history.append(
             {
@@ -276,13 +278,15 @@ def relabelled(graph: Data, labels: Tensor, pseudo: PseudoLabels) -> Data:
     return known
 
 
-def believe(probabilities: Tensor, p_values: Tensor) -> Belief:
-    """The teacher's label; sure where both it and the jury are, weighted as the jury finds that label credible.
+def believe(probabilities: Tensor, p_values: Tensor, *, trust: float) -> Belief:
+    r"""The teacher's label c with the score :math:`\pi_c\, p_c^\rho` and the weight :math:`p_c^\rho`.
+
+    The trust :math:`\rho = n / (n + 5C)` grows with the labels, because n labels give p-values only n + 1 levels.
 
     Shapes: (N, C), (N, C).
     """
     top, label = probabilities.max(dim=1)
-    credible = p_values.gather(1, label[:, None])[:, 0]
+    credible = p_values.gather(1, label[:, None])[:, 0] ** trust
     return Belief(label, top * credible, credible)
 
 

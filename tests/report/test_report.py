@@ -116,6 +116,7 @@ def test_large_graphs_are_cut(monkeypatch):
     assert content["rows"]["node"] == verdict.ranking()[:25].tolist()
     assert any("25 most uncertain" in note for note in content["notes"])
     assert not content["edges"]["complete"]
+    assert any("up to 3 neighbours" in note for note in content["notes"])
     pairs = torch.tensor(content["edges"]["pairs"]).reshape(-1, 2)
     detailed = set(content["rows"]["node"][:4])
     assert all(detailed & set(pair) for pair in pairs.tolist())

@@ -16,6 +16,7 @@ from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
+from jurygcn.jackknife.display import as_html, as_line, jury_facts
 from jurygcn.jackknife.explain import influence_on
 from jurygcn.jackknife.first_order import FirstOrderHearing
 from jurygcn.jackknife.hearing import Hearing, Question
@@ -187,6 +188,17 @@ class Jury:
         if self._jurors is None:
             raise SettingError("This jury has not been convened yet: call jury.fit() first.")
         return self._jurors
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has found the jurors."""
+        return self._jurors is not None
+
+    def __repr__(self) -> str:
+        return as_line("Jury", jury_facts(self))
+
+    def _repr_html_(self) -> str:
+        return as_html("Jury", jury_facts(self))
 
     @cached_property
     def curvature(self) -> Curvature:

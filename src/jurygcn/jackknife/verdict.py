@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from jurygcn.errors import SettingError
+from jurygcn.jackknife.display import as_line, verdict_facts, verdict_html
 from jurygcn.jackknife.intervals import check_alpha, exact_rank
+from jurygcn.jackknife.pictures import plot_node, plot_verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # score -> whether a high value means uncertain
 RANKINGS = {
@@ -152,6 +157,20 @@ class Verdict:
         return self.nodes[order]
 
     # --- for people ------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return as_line("Verdict", verdict_facts(self))
+
+    def _repr_html_(self) -> str:
+        return verdict_html(self)
+
+    def plot(self, *, alpha: float = 0.1) -> Figure:
+        """A figure of the scores and of the label sets at ``alpha`` (or the intervals of a regression)."""
+        return plot_verdict(self, alpha=alpha)
+
+    def plot_node(self, node: int, *, alpha: float = 0.1) -> Figure:
+        """A figure of what is said of one node: its labels' p-values and probabilities, or its interval."""
+        return plot_node(self, node, alpha=alpha)
 
     def to_frame(self, alpha: float = 0.1) -> pd.DataFrame:
         """One row per node, with everything the verdict says; label sets at ``alpha``."""

@@ -29,10 +29,16 @@ function fill(element, attributes, children) {
 }
 
 function share(value) { return value === null || value === undefined ? '–' : value.toFixed(3); }
-function number(value) { return value === null || value === undefined ? '∞' : String(Number(value.toPrecision(4))); }
+function number(value) {
+  if (value === null || value === undefined) return '∞';
+  const size = Math.abs(value);
+  return size >= 1e-3 && size < 1e4 ? value.toPrecision(4) : String(Number(value.toPrecision(4)));
+}
 function percent(value) { return `${(100 * value).toFixed(1)} %`; }
 function whole(value) { return value.toLocaleString('en'); }
 function shorten(text, length) { return text.length > length ? `${text.slice(0, length - 1)}…` : text; }
+// Names that differ differ mostly at their ends.
+function squeeze(text, length) { return text.length > length ? `${text.slice(0, 2)}…${text.slice(3 - length)}` : text; }
 
 const colourOf = (c) => (c === null || c === undefined || data.kind !== 'classes' ? NO_COLOUR : PALETTE[c % PALETTE.length]);
 const className = (c) => (c === null || c === undefined ? 'not known' : data.classes[c] ?? String(c));

@@ -55,16 +55,17 @@ def report_on(
     order = position[verdict.ranking()]
     rows, detailed = order[:MAX_ROWS], order[: max(0, details)]
     name = getattr(jury.data, "name", None)
+    edges = _edges(jury, verdict.nodes[detailed])
     content = {
         "title": title or (f"Verdict on {name}" if name else "Verdict"),
         "kind": "classes" if found.classify else "target",
         "classes": _class_names(verdict) if found.classify else [],
         "alpha": alpha if found.classify else verdict.alpha,
         "headline": headline(found),
-        "notes": _notes(jury, found, len(rows), len(detailed)),
+        "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),
         "columns": _columns(found),
         "rows": _rows(jury, found, rows),
-        "edges": _edges(jury, verdict.nodes[detailed]),
+        "edges": edges,
         "training": _training(jury),
         "details": _details(jury, verdict, detailed),
         "charts": charts(found),
@@ -96,8 +97,10 @@ def _evidence(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] |
 def _pairs(edge_index: Tensor) -> Tensor:
     """Every undirected edge once, smaller end first, without loops. Shapes: (2, E) -> (2, E')."""
     ends = edge_index.sort(dim=0).values
-    pairs: Tensor = ends[:, ends[0] < ends[1]].unique(dim=1)
-    return pairs
+    ends = ends[:, ends[0] < ends[1]]
+    span = int(ends.max()) + 1 if ends.numel() else 1
+    keys = (ends[0] * span + ends[1]).unique()  # one number per edge: far quicker than unique columns
+    return torch.stack([keys // span, keys % span])
 
 
 def _class_names(verdict: Verdict) -> list[str]:
@@ -196,7 +199,7 @@ def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
     return columns
 
 
-def _notes(jury: Jury, found: Evidence, rows: int, detailed: int) -> list[str]:
+def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: bool) -> list[str]:
     """What was judged, and what the page leaves out."""
     count, verdict = jury.jurors.count, found.verdict
     how = {"newton": "estimated by a Newton step", "influence": "estimated by influence", "retrain": "retrained"}
@@ -211,6 +214,8 @@ def _notes(jury: Jury, found: Evidence, rows: int, detailed: int) -> list[str]:
         said.append(f"The table has the {rows:,} most uncertain nodes; headline numbers and charts are about all.")
     if detailed < len(verdict):
         said.append(f"The labels that drive a prediction are kept for the {detailed:,} most uncertain nodes.")
+    if not complete:
+        said.append(f"The graph has many edges: up to {MAX_NEIGHBOURS} neighbours are kept, of those same nodes only.")
     if jury.mode == "linearized":
         said.append("The jurors are linearised: the labels that drive a prediction were not worked out.")
     return said

@@ -112,6 +112,8 @@ function showTable() {
 }
 
 function startTable() {
+  const named = data.classes.some((name, c) => name !== String(c));
+  if (named) byId('classes').append(...data.classes.map((_, c) => classLabel(c)));
   for (const [key, [title]] of Object.entries(FILTERS)) byId('filter').append(make('option', { value: key }, title));
   byId('search').addEventListener('input', (event) => { view.words = event.target.value; arrange(); });
   byId('filter').addEventListener('change', (event) => { view.filter = event.target.value; arrange(); });

@@ -1,0 +1,98 @@
+"""Small figures of a verdict, for notebooks. Colours are those of Okabe and Ito."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from jurygcn.errors import DataError, SettingError
+from jurygcn.jackknife.display import position_of
+from jurygcn.jackknife.intervals import check_alpha
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from jurygcn.jackknife.verdict import Verdict
+
+BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#B4BCC6"
+
+
+def plot_verdict(verdict: Verdict, *, alpha: float) -> Figure:
+    """Two panels: the scores of all nodes, and the sizes of label sets, or the intervals of a regression."""
+    check_alpha(alpha, below=1.0)
+    classify = verdict.label_counts is not None
+    if not classify:
+        _interval(verdict)  # refuses several targets before anything is drawn
+    figure, (left, right) = _canvas(2, width=8.0)
+    score = verdict.score()
+    left.hist(score[score.isfinite()].numpy(), bins=20, color=BLUE)
+    left.set(xlabel="ambiguity" if classify else "width of the interval", ylabel="nodes", title="Scores")
+    if classify:
+        sizes = np.bincount(verdict.set_size(alpha).numpy(), minlength=verdict.prediction.shape[1] + 1)
+        right.bar(range(len(sizes)), sizes, color=BLUE)
+        right.set(xlabel="labels in the set", ylabel="nodes", title=f"Label sets at level {alpha:g}")
+        return figure
+    prediction, lower, upper = _interval(verdict)
+    order = prediction.argsort()
+    places = range(len(order))
+    right.fill_between(places, lower[order].numpy(), upper[order].numpy(), color=GREY, label="interval")
+    right.plot(places, prediction[order].numpy(), color=BLUE, label="prediction")
+    right.set(xlabel="nodes, by prediction", ylabel="target", title=f"Intervals at level {verdict.alpha:g}")
+    right.legend(frameon=False)
+    return figure
+
+
+def plot_node(verdict: Verdict, node: int, *, alpha: float) -> Figure:
+    """One node: p-values and probabilities of its labels, those in the set filled; or its interval."""
+    check_alpha(alpha, below=1.0)
+    place = position_of(verdict, node)
+    if place < 0:
+        raise DataError(f"expected a node of this verdict, got {node}; choose one of verdict.nodes")
+    figure, (axes,) = _canvas(1, width=5.0)
+    if verdict.label_counts is None:
+        centre, lower, upper = (float(values[place]) for values in _interval(verdict))
+        axes.hlines(0, lower, upper, color=GREY, linewidth=8, label="interval")
+        axes.plot([centre], [0], "o", color=BLUE, label="prediction")
+        axes.set(xlabel="target", yticks=[], title=f"Node {node}")
+        axes.legend(frameon=False)
+        return figure
+    p_values, inside = verdict.p_values[place].numpy(), verdict.label_sets(alpha)[place].numpy()
+    names = [_plain(name) for name in verdict.names or range(len(p_values))]
+    rows = np.arange(len(p_values))
+    axes.barh(rows[inside], p_values[inside], color=BLUE, label="p-value, in the set")
+    axes.barh(rows[~inside], p_values[~inside], color="none", edgecolor=BLUE, hatch="//", label="p-value, ruled out")
+    axes.plot(verdict.prediction[place].numpy(), rows, "D", color=ORANGE, markeredgecolor="black", label="probability")
+    axes.axvline(alpha, color="black", linestyle=":", linewidth=1)
+    axes.set(yticks=rows, yticklabels=names, xlim=(0, 1.02), title=f"Node {node}, level {alpha:g}")
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _interval(verdict: Verdict) -> tuple[Tensor, Tensor, Tensor]:
+    """Prediction, lower and upper end of the one target, (m,) each."""
+    if verdict.prediction.shape[1] != 1:
+        targets = verdict.prediction.shape[1]
+        raise SettingError(
+            f"expected a verdict on classes or on one target, got {targets} targets; make a jury per target"
+        )
+    return verdict.prediction[:, 0], verdict.lower.reshape(-1), verdict.upper.reshape(-1)
+
+
+def _canvas(panels: int, *, width: float) -> tuple[Figure, list[Axes]]:
+    """A figure outside pyplot, so that nothing piles up in long sessions."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, 3.2), layout="constrained")
+    axes: list[Any] = list(np.atleast_1d(figure.subplots(1, panels)))
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _plain(name: object) -> str:
+    """A name in which matplotlib finds no formula."""
+    return str(name).replace("$", r"\$")

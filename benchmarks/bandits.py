@@ -41,7 +41,7 @@ def main() -> None:
     runs = QUICK_RUNS if chosen.quick else RUNS
     names = ("digits",) if chosen.quick else tuple(GRAPHS)
     wanted = [{"dataset": d, "policy": p, "seed": s} for s in range(runs) for d in names for p in POLICIES]
-    kept = Cells(f"bandits{'.quick' if chosen.quick else ''}")
+    kept = Cells(f"bandits{'.quick' if chosen.quick else ''}", lambda _: repr(PLAY), fresh=chosen.quick)
     if not chosen.finished:
         kept.measure(wanted, measure)
     found, rows = kept.rows(wanted), []

@@ -74,27 +74,32 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 
 class Cells:
-    """Measured cells as JSON lines in the data folder, so that an interrupted benchmark loses nothing."""
+    """Measured cells as JSON lines in the data folder, so that an interrupted benchmark loses nothing.
 
-    def __init__(self, name: str) -> None:
+    ``stamp(cell)`` says with which settings a cell is measured; cells measured with others do not count.
+    """
+
+    def __init__(self, name: str, stamp: Callable[[dict[str, Any]], str], *, fresh: bool = False) -> None:
         self.path = cache_folder() / "benchmarks" / f"{name}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.stamp = stamp
         self.found: dict[str, dict[str, Any]] = {}
+        if fresh:
+            self.path.unlink(missing_ok=True)
         for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
             if line.endswith("}"):  # a line that was cut off does not count
                 row = json.loads(line)
-                self.found[self._key(row["cell"])] = row
+                self.found[self._key(row["cell"], row.get("stamp", ""))] = row
 
-    @staticmethod
-    def _key(cell: dict[str, Any]) -> str:
-        return json.dumps(cell, sort_keys=True)
+    def _key(self, cell: dict[str, Any], stamp: str | None = None) -> str:
+        return json.dumps([cell, self.stamp(cell) if stamp is None else stamp], sort_keys=True)
 
     def measure(self, cells: Iterable[dict[str, Any]], run: Callable[..., dict[str, Any]]) -> None:
         """Run what is missing; every result is on disk before the next begins."""
         for cell in cells:
             if self._key(cell) in self.found:
                 continue
-            row = {"cell": cell, **run(**cell)}
+            row = {"cell": cell, "stamp": self.stamp(cell), **run(**cell)}
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             self.found[self._key(cell)] = row

@@ -105,11 +105,19 @@ def findings(document: Document) -> Iterator[str]:
     if plain:
         printed, spread = gaps("reweight, as printed", "gcn"), gaps("reweight by ambiguity", "gcn")
         more = f"; as printed {_mean(printed)}" if printed else ""
+        sizes = {
+            method: [row["weight_sd"] for row in rows if row["method"] == method and row.get("weight_sd") is not None]
+            for method in ("reweight", "reweight by ambiguity")
+        }
+        spread_words = ": their standard deviation is " if all(sizes.values()) else ""
+        if spread_words:
+            width, ambiguity = (sum(found) / len(found) for found in sizes.values())
+            spread_words += f"{width:.3f}, against {ambiguity:.2f} with ambiguity in its place"
         more += f"; by ambiguity {_mean(spread)}" if spread else ""
         yield (
             f"The paper's reweighting changes the GCN's Micro-F1 by {_mean(plain)} points on average over {len(plain)} "
             f"cells ({min(plain):+.1f} to {max(plain):+.1f}){more}. The width hardly differs between training nodes, "
-            "so weights of mean 1 are nearly equal; and the model fits its few labels whatever their weights."
+            f"so weights of mean 1 are nearly equal{spread_words}."
         )
     jury = gaps("self-train", "self-train by confidence")
     if jury:

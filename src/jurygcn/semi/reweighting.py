@@ -135,5 +135,5 @@ class Reweighting:
         """Train with refreshed weights."""
         found = reweight(data, train_nodes, seed=seed, **asdict(self))
         probabilities = torch.softmax(logits_of(found.model, data), dim=1)
-        largest = float(found.weights.max())
-        return Fitted(probabilities, softmax_scores(probabilities), found.model, {"largest_weight": largest})
+        details = {"largest_weight": float(found.weights.max()), "weight_sd": float(found.weights.std(correction=0))}
+        return Fitted(probabilities, softmax_scores(probabilities), found.model, details)

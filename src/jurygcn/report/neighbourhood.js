@@ -1,6 +1,7 @@
 // One node: its verdict, its neighbours, and the labels that drive its prediction.
 const SPACE = 440;
 const CENTRE = SPACE / 2;
+const FEW = 8; // labels listed that are ruled out
 const RING = 20; // neighbours drawn; the rest is named in words
 
 function details(row) {
@@ -104,11 +105,13 @@ function labelList(row, pValues) {
   const item = (c) => make('li', {},
     make('span', { class: 'who', title: className(c) }, swatch(c), make('span', {}, className(c) === String(c) ? '' : className(c))),
     pValues ? meter(0, pValues[c], colourOf(c)[0]) : make('span'), make('span', { class: 'value' }, pValues ? share(pValues[c]) : ''));
-  const list = (classes) => make('ul', { class: 'measures' }, (pValues ? [...classes].sort((a, b) => pValues[b] - pValues[a]) : classes).map(item));
+  const ordered = (classes) => (pValues ? [...classes].sort((a, b) => pValues[b] - pValues[a]) : classes);
+  const list = (classes) => make('ul', { class: 'measures' }, classes.map(item));
   const parts = [make('h4', {}, pValues ? 'Labels still possible, by p-value' : 'Labels still possible')];
-  parts.push(inside.length ? list(inside) : make('p', { class: 'quiet' }, 'None: this node is unlike all labelled ones.'));
-  const others = data.classes.map((_, c) => c).filter((c) => !inside.includes(c));
-  if (pValues && others.length) parts.push(make('h4', {}, 'Ruled out'), list(others));
+  parts.push(inside.length ? list(ordered(inside)) : make('p', { class: 'quiet' }, 'None: this node is unlike all labelled ones.'));
+  const others = ordered(data.classes.map((_, c) => c).filter((c) => !inside.includes(c)));
+  if (pValues && others.length) parts.push(make('h4', {}, 'Ruled out'), list(others.slice(0, FEW)));
+  if (pValues && others.length > FEW) parts.push(make('p', { class: 'quiet' }, `and ${others.length - FEW} more`));
   return parts;
 }
 

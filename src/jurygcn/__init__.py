@@ -9,4 +9,16 @@ from jurygcn.jackknife import Jury, Retraining, Verdict
 from jurygcn.models import GCN, train
 
 __version__ = version("jurygcn")
-__all__ = ["GCN", "Jury", "JuryError", "Retraining", "Verdict", "__version__", "active", "bandit", "load_dataset", "semi", "train"]
+__all__ = [
+    "GCN",
+    "Jury",
+    "JuryError",
+    "Retraining",
+    "Verdict",
+    "__version__",
+    "active",
+    "bandit",
+    "load_dataset",
+    "semi",
+    "train",
+]

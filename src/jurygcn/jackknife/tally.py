@@ -124,7 +124,8 @@ class LabelCounts:
     def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
         """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
         self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
-        within = self.score(probabilities) <= self_score
+        # minus a probability is at most a score exactly if the probability is at least minus it: one pass less
+        within = probabilities >= -self_score if self.score is lac_scores else self.score(probabilities) <= self_score
         within[own.node, :, own.juror] = False
         counts = within.sum(dim=2, dtype=torch.int32)
         self.counts = counts if self.counts is None else self.counts.add_(counts)

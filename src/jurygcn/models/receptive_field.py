@@ -255,7 +255,7 @@ class ReceptiveField:
         for factor in reversed(self._first_factors):
             Z = factor @ Z
         for hop, W in zip(self.hops, weights[1:]):
-            E = self.sigma(Z)
+            E = Z.relu_() if self.sigma is torch.relu and not Z.requires_grad else self.sigma(Z)
             if W.shape[1] < W.shape[2]:  # the sparse product goes where the rows are short
                 E = (hop @ E).view(hop.shape[0], stack, -1).transpose(0, 1)  # (b, |V_l|, h)
                 Z = side_by_side(torch.bmm(E, W))

@@ -24,7 +24,7 @@ from jurygcn.active.facts import reduced
 from jurygcn.data import cache_folder
 from protocol import CITATION, graph
 
-FIRST_SEED, SPLITS, QUICK_SPLITS = 1000, 8, 1
+FIRST_SEED, SPLITS, QUICK_SPLITS = 1000, 6, 1
 VERSION = 1
 Array = NDArray[Any]
 

@@ -260,7 +260,7 @@ def accuracy(document: Document) -> str:
 
 
 def active_learning(document: Document) -> str:
-    plain = without(document, "claims", "plain_training_seconds")
+    plain = without(document, "claims", "plain_training_seconds", "choosing_seconds")
     return section("Active learning", plain, *active.tables(document, markdown))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch_geometric.data import Data
 
 from cases import graph, two_block, undirected
 from jurygcn import Jury
-from jurygcn.bandit import POLICIES, Play, Scene, linucb, play_bandit, ucb_jackknife
+from jurygcn.bandit import POLICIES, Play, Scene, epsilon_greedy, linucb, play_bandit, ucb_jackknife
 from jurygcn.errors import DataError, SettingError
 
 QUICK = Play(plays=30, batch=5, epochs=60, hidden=4, dimensions=4, alpha=0.2)
@@ -62,11 +64,14 @@ def seen(play: Play, arms: list[int], rewards: list[float]) -> Scene:
 
 def test_ucb_plays_the_highest_upper_ends():
     arms = list(range(12))
-    scene = seen(QUICK, arms, [0.2 + 0.6 * (a % 2) + 0.01 * a for a in arms])
+    scene = seen(QUICK, [*arms, 1, 1, 1], [0.2 + 0.6 * (a % 2) + 0.01 * a for a in arms] + [0.81] * 3)
     model, data, nodes = scene.fit()
-    upper = Jury(model, data, nodes, loss="mse", weight_decay=QUICK.weight_decay).fit().verdict(alpha=0.2).upper
+    jury = Jury(model, data, nodes, loss="mse", weight_decay=QUICK.weight_decay).fit()
+    upper = jury.verdict(alpha=QUICK.alpha, exact=True).upper.tolist()
+    for arm in arms:  # what was played is bounded by its own mean as well
+        upper[arm] = min(upper[arm], float(data.y[arm, 0]) + (0.5 if arm == 1 else 1.0))
     chosen = ucb_jackknife(scene)
-    assert sorted(upper[chosen].tolist()) == pytest.approx(sorted(upper.topk(5).values.tolist()))
+    assert sorted(upper[arm] for arm in chosen) == pytest.approx(sorted(upper)[-5:])
 
 
 def test_too_few_arms_are_explored_at_random():
@@ -74,6 +79,16 @@ def test_too_few_arms_are_explored_at_random():
     assert len(few.seen) < 1 / QUICK.alpha - 1
     expected = seen(QUICK, [1, 2, 3], [1.0, 0.0, 0.5]).draw(5)
     assert np.array_equal(ucb_jackknife(few), expected)
+
+
+def test_epsilon_one_is_random_and_zero_takes_the_best_mean():
+    arms = list(range(8))
+    rewards = [0.1 * a for a in arms]
+    rewards[3] = 9.0
+    greedy = epsilon_greedy(seen(dataclasses.replace(QUICK, epsilon=0.0), arms, rewards))
+    assert 3 in greedy, "an arm that paid far more than predicted"
+    blind = seen(dataclasses.replace(QUICK, epsilon=1.0, batch=40), arms, rewards)
+    assert len(set(epsilon_greedy(blind).tolist())) == 40
 
 
 def test_repeated_plays_are_averaged():

@@ -146,22 +146,30 @@ class Scene:
 
 
 def ucb_jackknife(scene: Scene) -> NDArray[np.int64]:
-    """The arms whose jackknife+ interval reaches highest."""
+    """The arms whose jackknife+ interval reaches highest; an arm played k times also reaches no higher than its own
+    mean plus 1 / sqrt(k) of the rewards' spread, so that no arm is tried for ever.
+    """
     if len(scene.seen) < math.ceil(1 / scene.play.alpha) - 1:
         return scene.draw(scene.play.batch)
     model, graph, seen = scene.fit()
     jury = Jury(model, graph, seen, loss="mse", weight_decay=scene.play.weight_decay).fit()
-    upper = jury.verdict(alpha=scene.play.alpha, exact=True).upper
-    return scene.best(upper.reshape(-1).double().numpy())
+    upper = jury.verdict(alpha=scene.play.alpha, exact=True).upper.reshape(-1).double().numpy()
+    own = graph.y[seen, 0].double().numpy() + scene.counts[scene.seen] ** -0.5
+    upper[scene.seen] = np.minimum(upper[scene.seen], own)
+    return scene.best(upper)
 
 
 def epsilon_greedy(scene: Scene) -> NDArray[np.int64]:
-    """The arms that the GCN predicts to be best, each replaced by a random one with probability epsilon."""
+    """The arms that the GCN predicts to be best, each replaced by a random one with probability epsilon.
+
+    Of an arm that was played its own mean counts.
+    """
     if len(scene.seen) < 2:
         return scene.draw(scene.play.batch)
-    model, graph, _ = scene.fit()
+    model, graph, seen = scene.fit()
     with torch.no_grad():
         predicted = outputs_at(model, graph, torch.arange(len(scene.counts)))().reshape(-1)
+    predicted[seen] = graph.y[seen, 0]
     arms = scene.best(predicted.double().numpy())
     explore = scene.random.random(len(arms)) < scene.play.epsilon
     arms[explore] = scene.draw(int(explore.sum()))

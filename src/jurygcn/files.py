@@ -1,26 +1,43 @@
-"""Writing files so that nobody ever reads half of one."""
+"""Writing files so that nobody ever reads half of one, and reading JSON that may be anything."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where what a killed process leaves behind stays there
+    fcntl = None  # type: ignore[assignment]
+
+FRESH = 60.0  # seconds in which a temporary file is left alone: its writer may not have locked it yet
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes ``path``'s place only when the block succeeds."""
+    """A temporary path beside ``path`` to write to; it takes ``path``'s place only when the block succeeds.
+
+    What writers of the same file left behind when they were killed is removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
+    prefix = f".{path.name}."
+    _remove_abandoned(path.parent, prefix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=path.suffix)
     temporary = Path(name)
     try:
+        _lock(handle)  # until the file is in place or this process ends, however it ends
         yield temporary
         temporary.chmod(0o666 & ~_umask())
+        _flush_to_disk(temporary)
         temporary.replace(path)
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
 
 
@@ -28,6 +45,48 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one piece."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; whatever is not JSON, or nested beyond reason, is a ValueError."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("lists within lists without end") from None
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word}, which JSON does not have")
+
+
+def _lock(handle: int) -> bool:
+    """Whether the open file is now this process's own."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody else's, or a file system without locks
+        return False
+    return True
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    """Remove temporary files whose writer is gone: nobody has them locked, and they are not fresh."""
+    for left in folder.glob(f"{prefix}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime < FRESH:
+                continue
+            handle = os.open(left, os.O_RDWR)
+            try:
+                if _lock(handle):
+                    left.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _umask() -> int:

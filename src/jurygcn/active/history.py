@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.errors import DataError, SettingError
-from jurygcn.files import write_text
+from jurygcn.files import read_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,7 +123,7 @@ class History:
         """A history saved before."""
         path = Path(path)
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_json(path)
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']}")
             steps = tuple(_step(step) for step in document["steps"])
@@ -150,4 +150,8 @@ class History:
 def _step(entries: Mapping[str, Any]) -> Step:
     known: dict[str, Any] = {key: math.nan if value is None else value for key, value in entries.items()}
     known.update({key: tuple(value) for key, value in known.items() if isinstance(value, list)})
-    return Step(**known)
+    step = Step(**known)
+    whole = (step.labels, step.queried, *step.nodes, *step.answers, *step.skipped)
+    if any(type(number) is not int for number in whole) or len(step.nodes) != len(step.answers):
+        raise ValueError("nodes and answers that are not numbers, one answer per node")
+    return step

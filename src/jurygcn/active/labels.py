@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -15,8 +14,7 @@ from torch_geometric.data import Data
 
 from jurygcn.errors import DataError
 from jurygcn.files import write_text
-
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+from jurygcn.spreadsheet import as_csv, unquoted
 
 
 def class_words(data: Data) -> list[str]:
@@ -34,9 +32,10 @@ def node_words(node: int, data: Data) -> str:
 def class_number(given: Any, data: Data) -> int:
     """The class that a name or a number stands for; names first, since names may be numbers."""
     text, words = str(given).strip(), class_words(data)
-    if text in words:
-        return words.index(text)
-    if text.isascii() and text.isdigit() and int(text) < int(data.num_classes):
+    for written in (str(given), text):
+        if written in words:
+            return words.index(written)
+    if _is_below(text, int(data.num_classes)):
         return int(text)
     raise DataError(f"expected one of the classes {', '.join(words)}, got {text!r}; correct it")
 
@@ -44,13 +43,19 @@ def class_number(given: Any, data: Data) -> int:
 def node_number(given: Any, data: Data) -> int:
     """The node that a number or a name stands for; numbers first."""
     text, count = str(given).strip(), int(data.num_nodes)
-    if text.isascii() and text.isdigit() and int(text) < count:
+    if _is_below(text, count):
         return int(text)
     names = [str(name) for name in getattr(data, "node_names", None) or []]
-    if text in names:
-        return names.index(text)
+    for written in (str(given), text):
+        if written in names:
+            return names.index(written)
     expected = f"a node number 0..{count - 1}" + (" or a node name" if names else "")
     raise DataError(f"expected {expected}, got {text!r}; correct it")
+
+
+def _is_below(text: str, count: int) -> bool:
+    """Whether the text is a number 0..count-1; Python refuses to read numbers of thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < count
 
 
 def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
@@ -63,21 +68,26 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a CSV file with the columns node and label."""
+    """Line numbers and rows of a CSV file with the columns node and label; cells as they were before `quoted`."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            yield from _table(csv.DictReader(file), path)
+    except csv.Error as error:
+        raise DataError(f"expected a CSV table in {path.name}, got {error}; save it anew") from error
     except OSError as error:
         raise DataError(f"expected a file of labels at {path}, got {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
         raise DataError(f"expected CSV text in {path.name}, got other bytes; save it as CSV in UTF-8") from error
-    rows = csv.DictReader(io.StringIO(text))
+
+
+def _table(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     if not {"node", "label"} <= set(rows.fieldnames or ()):
         raise DataError(
             f"expected the columns node and label in {path.name}, got {', '.join(rows.fieldnames or ['nothing'])}; "
             "name them in the first line"
         )
     for row in rows:
-        yield rows.line_num, row
+        yield rows.line_num, {key: unquoted(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
 
 
 def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None = None) -> Data:
@@ -137,15 +147,3 @@ def write_labels(path: Path, labels: Mapping[int, int], data: Data) -> None:
     """A CSV file with the columns node and label, classes by name, in one piece."""
     words = class_words(data)
     write_text(path, as_csv(["node", "label"], ([node, words[label]] for node, label in labels.items())))
-
-
-def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV text, in which no cell can be taken for a formula by a spreadsheet."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow(
-            [f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell for cell in row]
-        )
-    return out.getvalue()

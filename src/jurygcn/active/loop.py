@@ -86,6 +86,7 @@ def run(
     if path is not None and path.exists():
         history = History.load(path)
         history.check_same(settings, path)
+        _check_nodes(history, data, split, path)
     learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
     with progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress) as advance:
         advance(len(history.steps))
@@ -234,6 +235,18 @@ def check_choice(choice: Choice, scene: Scene) -> None:
     outside = nodes[~torch.isin(nodes, scene.candidates)]
     if len(outside):
         raise SettingError(f"expected the strategy to choose candidates only, got node {int(outside[0])}; correct it")
+
+
+def _check_nodes(history: History, data: Data, split: Split, path: Path) -> None:
+    """Refuse a history that speaks of nodes outside the pool, of one twice, or of classes that there are not."""
+    nodes = [node for step in history.steps for node in (*step.nodes, *step.skipped)]
+    answers = [label for step in history.steps for label in step.answers]
+    inside = set(nodes) <= set(split.pool.tolist()) and len(set(nodes)) == len(nodes)
+    if not inside or not all(0 <= label < int(data.num_classes) for label in answers):
+        raise DataError(
+            f"expected {path.name} to name nodes of the pool, each once, with classes 0..{int(data.num_classes) - 1}, "
+            "got others; it was altered: start anew with another file"
+        )
 
 
 def _generator(seed: int, purpose: str, step: int) -> np.random.Generator:

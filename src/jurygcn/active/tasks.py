@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.active.labels import as_csv, class_words, gather, read_labels
+from jurygcn.active.labels import class_words, gather, read_labels
 from jurygcn.active.loop import check_choice, fit_gcn
 from jurygcn.active.protocol import Recipe
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
 from jurygcn.errors import DataError
+from jurygcn.files import read_json
+from jurygcn.spreadsheet import as_csv
 
 CONTROL, OBJECT = "label", "text"  # names in the Label Studio configuration
 COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours")
@@ -175,7 +177,7 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
         nodes, labels = read_labels(path, data)
     else:
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_json(path)
         except OSError as error:
             raise DataError(f"expected answers at {path}, got {error.strerror}; check the path") from error
         except ValueError as error:

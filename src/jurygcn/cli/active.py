@@ -11,17 +11,28 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch_geometric.data import Data
 
-from jurygcn.active import STRATEGIES, History, Recipe, Task, at_terminal, from_file, next_tasks, reached, run, settled
+from jurygcn.active import (
+    STRATEGIES,
+    History,
+    Recipe,
+    Task,
+    at_terminal,
+    from_file,
+    next_tasks,
+    reached,
+    run,
+    settled,
+)
 from jurygcn.active.labels import merged, read_labels, with_classes, write_labels
+from jurygcn.active.oracle import Oracle
 from jurygcn.active.tasks import as_json_text, label_studio_config, label_studio_tasks, read_answers, tasks_csv
 from jurygcn.cli import options as given
 from jurygcn.cli.nodes import read_candidates
-from jurygcn.cli.output import check_out, write_csv
-from jurygcn.cli.reporting import busy, print_json
+from jurygcn.cli.output import check_out, say_written, write_csv
+from jurygcn.cli.reporting import busy, print_json, shown, visible
 from jurygcn.cli.session import load_graph
 from jurygcn.errors import SettingError
 from jurygcn.files import replacing
@@ -95,7 +106,7 @@ def next_nodes(
         return
     console = Console()
     console.print(_task_table(tasks, title=f"Label next on {graph.name}: {strategy}, {len(known)} labels so far"))
-    _say_written(console, files)
+    say_written(console, files)
 
 
 @app.command()
@@ -124,7 +135,9 @@ def add(
         print_json({**facts, "labels": len(everything), "files": [str(labels)]})
         return
     Console().print(
-        f"{added} new labels of {len(new)} answers; {len(everything)} in {labels}", soft_wrap=True, highlight=False
+        shown(f"{added} new labels of {len(new)} answers; {len(everything)} in {labels}"),
+        soft_wrap=True,
+        highlight=False,
     )
 
 
@@ -172,7 +185,7 @@ def run_loop(
     graph, _ = load_graph(data)
     answers = None
     if oracle is not None:
-        answers = at_terminal(graph) if oracle == "terminal" else from_file(oracle, graph)
+        answers = _person(graph) if oracle == "terminal" else from_file(oracle, graph)
     history = run(
         graph,
         strategy,
@@ -200,10 +213,15 @@ def run_loop(
         return
     console = Console()
     console.print(_history_table(history, title=f"Active learning on {graph.name}: {strategy}"))
-    _say_written(console, files)
+    say_written(console, files)
 
 
 # --- shared ---------------------------------------------------------------------------------------------------
+
+
+def _person(graph: Data) -> Oracle:
+    """Whoever sits at the terminal."""
+    return at_terminal(graph, ask=lambda words: input(visible(words)), say=lambda words: print(visible(words)))
 
 
 def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
@@ -240,14 +258,14 @@ def _write_all(texts: Mapping[Path, str]) -> list[Path]:
 
 
 def _task_table(tasks: list[Task], *, title: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=shown(title), title_justify="left", title_style="bold", pad_edge=False)
     for column in ("node", "score"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("why", "labelled neighbours"):
         table.add_column(column, overflow="fold")
     for task in tasks:
         name = "" if task.name == str(task.node) else f" ({task.name})"
-        table.add_row(escape(f"{task.node}{name}"), f"{task.score:.4g}", escape(task.reason), escape(task.neighbours))
+        table.add_row(shown(f"{task.node}{name}"), f"{task.score:.4g}", shown(task.reason), shown(task.neighbours))
     return table
 
 
@@ -255,10 +273,10 @@ def _history_table(history: History, *, title: str) -> Table:
     counted = "the budget counts the initial labels" if history.settings["count_initial"] else "initial labels on top"
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=escape(title),
+        title=shown(title),
         title_justify="left",
         title_style="bold",
-        caption=f"{counted}; ended by: {history.stopped}",
+        caption=shown(f"{counted}; ended by: {history.stopped}"),
         caption_justify="left",
     )
     for column in ("labels", "queried", "test accuracy", "predictions changed", "choosing"):
@@ -267,8 +285,3 @@ def _history_table(history: History, *, title: str) -> Table:
         cells = (f"{100 * value:.1f} %" if value == value else "" for value in (step.accuracy, step.changed))
         table.add_row(str(step.labels), str(step.queried), *cells, f"{step.seconds:.2f} s")
     return table
-
-
-def _say_written(console: Console, files: list[Path]) -> None:
-    for path in files:
-        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.archives import check_unpacked
 from jurygcn.errors import DataError, ModelError
 from jurygcn.models import GCN
 
@@ -43,8 +43,11 @@ def _read(path: Path) -> list[Tensor]:
         raise DataError(f"expected a checkpoint at {path}, got no such file; check --model")
     remedy = "save it with torch.save(model.state_dict(), path)"
     try:
+        check_unpacked(path)
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged checkpoint can fail in any way
         raise ModelError(
             f"expected a state dict of plain tensors in {path.name}, got a file that weights-only loading refuses "
             f"({type(error).__name__}), so nothing in it was run; {remedy}"
@@ -57,6 +60,12 @@ def _read(path: Path) -> list[Tensor]:
             "or quantify other models with jurygcn.Jury in Python"
         )
     matrices = [state[name] for name in names]
-    if not all(isinstance(W, Tensor) and W.dim() == 2 and W.numel() and W.is_floating_point() for W in matrices):
+    if not all(isinstance(W, Tensor) and _is_matrix(W) for W in matrices):
         raise ModelError(f"expected a matrix of numbers per layer in {path.name}, got something else; {remedy}")
     return matrices
+
+
+def _is_matrix(W: Tensor) -> bool:
+    """Whether these are the numbers of a layer, all of them in the file: strides can repeat one number without end."""
+    plain = W.layout == torch.strided and W.device.type == "cpu" and W.is_floating_point()
+    return plain and W.dim() == 2 and 0 < W.numel() * W.element_size() <= W.untyped_storage().nbytes()

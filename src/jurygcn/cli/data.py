@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import Data
 
+from jurygcn.cli.reporting import shown
 from jurygcn.data import DATASETS, cache_folder, find_dataset, labelled, load_dataset, sizes
 from jurygcn.data.planetoid import find_raw_folder
 from jurygcn.data.reddit import find_reddit
@@ -49,7 +50,9 @@ def list_datasets(as_json: AsJson = False) -> None:
         table.add_row(str(row["name"]), *counts, str(row["source"]), "yes" if row["ready"] else "no")
     console = Console()
     console.print(table)
-    console.print(f"Data folder: {cache_folder()} (change it with JURYGCN_DATA)", soft_wrap=True, highlight=False)
+    console.print(
+        shown(f"Data folder: {cache_folder()} (change it with JURYGCN_DATA)"), soft_wrap=True, highlight=False
+    )
 
 
 @app.command()
@@ -59,10 +62,10 @@ def info(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    table = Table("property", "value", title=str(facts["name"]))
+    table = Table("property", "value", title=shown(facts["name"]))
     for key, value in facts.items():
         if key != "name":
-            table.add_row(key.replace("_", " "), _as_text(value))
+            table.add_row(key.replace("_", " "), shown(_as_text(value)))
     Console().print(table)
 
 
@@ -83,8 +86,10 @@ def fetch(name: Name, as_json: AsJson = False) -> None:
         return
     where = f"is in {facts['folder']}" if facts["folder"] else "comes with the library"
     Console().print(
-        f"{dataset.name} {where}: {size.nodes:,} nodes, {size.edges:,} edges, {size.features:,} features, "
-        f"{size.classes} classes ({facts['seconds']} s)",
+        shown(
+            f"{dataset.name} {where}: {size.nodes:,} nodes, {size.edges:,} edges, {size.features:,} features, "
+            f"{size.classes} classes ({facts['seconds']} s)"
+        ),
         soft_wrap=True,
         highlight=False,
     )

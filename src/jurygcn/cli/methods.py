@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.cli.nodes import Recorded
-from jurygcn.cli.output import check_out, write_csv, write_run
+from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import busy, print_json
 from jurygcn.cli.session import Settings, choose_nodes, load_graph, stopwatch, versions
 from jurygcn.cli.tables import facts_table, in_words
@@ -58,8 +58,7 @@ def fit_method(
         return
     console = Console()
     console.print(facts_table(facts(run, data) | {"time": in_words(seconds)}, title=f"{method} on {data.name}"))
-    for path in files:
-        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    say_written(console, files)
 
 
 def adjusted(method: Method, name: str, stated: dict[str, Any]) -> Method:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from torch_geometric.data import Data
 
 from jurygcn.data import labelled
 from jurygcn.errors import DataError
+from jurygcn.files import read_json
 from jurygcn.objective import check_nodes
+from jurygcn.spreadsheet import unquoted
 
 HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
 
@@ -44,7 +45,7 @@ def read_candidates(path: Path, data: Data) -> Tensor:
 def _read(path: Path, data: Data, option: str) -> list[int]:
     try:
         if path.suffix == ".json":
-            return _numbers(json.loads(path.read_text(encoding="utf-8"))["train_nodes"])
+            return _numbers(read_json(path)["train_nodes"])
         return _from_lines(path, data)
     except OSError as error:
         raise DataError(f"expected a file of nodes at {path}, got {error.strerror}; check {option}") from error
@@ -60,7 +61,7 @@ def _read(path: Path, data: Data, option: str) -> list[int]:
 def recorded_beside(checkpoint: Path, data: Data) -> Recorded:
     """What the run.json next to a checkpoint says, if there is one and it is about this graph."""
     try:
-        run = json.loads((checkpoint.parent / "run.json").read_text(encoding="utf-8"))
+        run = read_json(checkpoint.parent / "run.json")
         if run["command"] != "train" or run["data"]["name"] != data.name:
             return Recorded()
         nodes, weight_decay = _numbers(run["train_nodes"]), float(run["settings"]["weight_decay"])
@@ -79,16 +80,20 @@ def checked(nodes: list[int], data: Data, file: str) -> Tensor:
 
 
 def _numbers(values: Any) -> list[int]:
-    if not isinstance(values, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
+    if not isinstance(values, list) or any(not _is_number(value) for value in values):
         raise TypeError("not a list of numbers")
     return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _from_lines(path: Path, data: Data) -> list[int]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
         cells = [(rows.line_num, row[0].strip()) for row in rows if row and row[0].strip()]
-    cells = [(line, cell) for line, cell in cells if not cell.startswith("#")]
+    cells = [(line, unquoted(cell)) for line, cell in cells if not cell.startswith("#")]
     names = getattr(data, "node_names", None) or []
     if cells and cells[0][1].lower() in HEADERS and cells[0][1] not in names:
         cells = cells[1:]

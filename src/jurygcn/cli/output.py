@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
 
-from jurygcn.cli.reporting import without_nan
+from jurygcn.cli.reporting import visible, without_nan
 from jurygcn.errors import SettingError
 from jurygcn.files import replacing
 from jurygcn.report import Report
+from jurygcn.spreadsheet import as_csv
 
 Writer = Callable[[Path], object]
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_out(folder: Path | None) -> None:
@@ -72,7 +73,14 @@ def write_run(folder: Path, run: Mapping[str, Any], files: Mapping[str, Writer])
     return [folder / name for name in (*files, "run.json")]
 
 
+def say_written(console: Console, files: Iterable[Path]) -> None:
+    """Name the files that were written."""
+    for path in files:
+        console.print(visible(f"Wrote {path}"), soft_wrap=True, highlight=False, markup=False)
+
+
 def write_csv(frame: pd.DataFrame) -> Writer:
     """A writer of the table, in which no text cell can be taken for a formula by a spreadsheet."""
-    safe = frame.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell)
-    return lambda path: safe.to_csv(path, index=False)
+    cells = frame.astype(object).where(frame.notna(), "")
+    text = as_csv([str(column) for column in frame.columns], cells.itertuples(index=False, name=None))
+    return lambda path: path.write_text(text, encoding="utf-8", newline="")

@@ -11,7 +11,7 @@ from rich.console import Console
 from jurygcn.cli import options as given
 from jurygcn.cli.doctor import examine, plain_report, report_facts
 from jurygcn.cli.judgement import Judgement, judge
-from jurygcn.cli.output import check_out, check_page, write_content, write_csv, write_page, write_run
+from jurygcn.cli.output import check_out, check_page, say_written, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
 from jurygcn.cli.session import Settings, open_session
 from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
@@ -130,8 +130,7 @@ def present(
     console.print(facts_table(summary(judgement, run["test"]), title=f"Verdict on {session.data.name}"))
     if report is not None:
         console.print(facts_table(report_facts(report), title="Doctor's report"))
-    for path in files:
-        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    say_written(console, files)
 
 
 def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from jurygcn.cli import options as given
-from jurygcn.cli.output import write_page
+from jurygcn.cli.output import say_written, write_page
 from jurygcn.cli.reporting import print_json
 from jurygcn.report import Report
 
@@ -31,4 +31,4 @@ def report(
     if as_json:
         print_json({"command": "report", "files": [str(path)]})
         return
-    Console().print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    say_written(Console(), [path])

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any, TextIO
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from typer.core import TyperGroup
@@ -21,6 +23,7 @@ from typer.core import TyperGroup
 from jurygcn.errors import DataNotice, JuryError, JuryWarning
 
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone surrogates, line ends
 SPINNER_AFTER = 1.0  # seconds
 
 
@@ -68,12 +71,26 @@ def report(error: Exception) -> int:
         return int(getattr(error, "exit_code", BAD_INPUT))
     if debugging():
         raise error
+    fault = environment_fault(error)
+    if fault is not None:
+        say(f"Error: {fault}", style="red")
+        return BAD_INPUT
     say(
         f"Error: unexpected {type(error).__name__} ({error}); please report it with the command that you ran "
         "(JURYGCN_DEBUG=1 shows where it happened)",
         style="red",
     )
     return UNEXPECTED
+
+
+def environment_fault(error: Exception) -> str | None:
+    """A sentence about what the machine, not the program, lacks; None if the error is about something else."""
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
+        return "expected enough memory for this graph and model, got too little; take fewer labels or a larger machine"
+    if isinstance(error, OSError):
+        place = f" ({error.filename})" if error.filename else ""
+        return f"expected to read and write files{place}, got {error.strerror or error}; make room or choose another"
+    return None
 
 
 def debugging() -> bool:
@@ -83,7 +100,17 @@ def debugging() -> bool:
 
 def say(sentence: str, *, style: str = "") -> None:
     """One line on stderr."""
-    Console(stderr=True).print(Text(" ".join(sentence.split()), style=style), soft_wrap=True)
+    Console(stderr=True).print(Text(visible(" ".join(sentence.split())), style=style), soft_wrap=True)
+
+
+def visible(text: object) -> str:
+    """Text in which every character that would steer the terminal is shown as its code."""
+    return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) in STEERING else c for c in str(text))
+
+
+def shown(text: object) -> str:
+    """Text for Rich, which finds neither markup nor control characters in it."""
+    return escape(visible(text))
 
 
 @contextmanager

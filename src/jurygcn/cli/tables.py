@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.cli.reporting import shown, visible
 from jurygcn.data import labelled
 from jurygcn.jackknife import Verdict
 
@@ -21,11 +21,11 @@ COLUMNS = ("node", "name", "prediction", "prediction_name", "label", "trained_on
 
 def facts_table(facts: Mapping[str, str], *, title: str) -> Table:
     """Two columns: what, and its value."""
-    table = Table(box=box.SIMPLE, show_header=False, title=escape(title), title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE, show_header=False, title=shown(title), title_justify="left", title_style="bold")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for what, value in facts.items():
-        table.add_row(what, escape(value))
+        table.add_row(what, shown(value))
     return table
 
 
@@ -93,4 +93,4 @@ def class_legend(data: Data) -> str | None:
     names = getattr(data, "class_names", None)
     if not names or names == [str(number) for number in range(len(names))]:
         return None
-    return "classes: " + ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    return visible("classes: " + ", ".join(f"{number} {name}" for number, name in enumerate(names)))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from jurygcn.cli import options as given
 from jurygcn.cli.methods import METHOD_NAMES, fit_method
-from jurygcn.cli.output import check_out, write_run
+from jurygcn.cli.output import check_out, say_written, write_run
 from jurygcn.cli.reporting import print_json
 from jurygcn.cli.session import Session, Settings, open_session
 from jurygcn.cli.tables import facts_table, in_words
@@ -80,8 +80,7 @@ def train(
         return
     console = Console()
     console.print(facts_table(training_facts(session) | score_facts(run["test"]), title=f"GCN on {session.data.name}"))
-    for path in files:
-        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    say_written(console, files)
 
 
 @torch.no_grad()

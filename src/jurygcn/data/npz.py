@@ -8,11 +8,7 @@ Other arrays are ignored.
 
 from __future__ import annotations
 
-import os
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Mapping
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +18,28 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch_geometric.data import Data
 
+from jurygcn.archives import Arrays, array_names, check_room, read_arrays
 from jurygcn.data.validate import MASKS
 from jurygcn.errors import DataError
+from jurygcn.files import replacing
 
 _CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
+_NAMES, _LISTS = ("class_names", "node_names"), ("_mask", "_masks", "_idx")
+_KNOWN = {"edge_index", "x", *_CSR, "y", "edge_weight", "num_classes", *_NAMES}
+_KNOWN |= {mask.removesuffix("_mask") + ending for mask in MASKS for ending in _LISTS}
+MOST_CLASSES = 1_000_000
 _SPARSE_BELOW = 0.25  # share of non-zeros under which CSR parts take less room than the dense matrix
 
 
 def read_npz(path: Path) -> Data:
     """Read a graph from an npz file as it is; `clean` has yet to check it."""
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, _KNOWN)
     missing = [key for key in ("edge_index",) if key not in arrays]
     if "x" not in arrays and not all(key in arrays for key in _CSR):
         missing.append("x (or " + ", ".join(_CSR) + ")")
     if missing:
         raise DataError(
-            f"{path.name}: expected the arrays edge_index and x, got {sorted(arrays)}; add {' and '.join(missing)}"
+            f"{path.name}: expected the arrays edge_index and x, got {array_names(path)}; add {' and '.join(missing)}"
         )
     x = _tensor(path, arrays, "x") if "x" in arrays else torch.from_numpy(_dense(path, arrays))
     data = Data(x=x, edge_index=_tensor(path, arrays, "edge_index"), name=path.stem)
@@ -45,8 +47,8 @@ def read_npz(path: Path) -> Data:
         if key in arrays:
             data[key] = _tensor(path, arrays, key)
     if "num_classes" in arrays:
-        data.num_classes = arrays["num_classes"].item() if arrays["num_classes"].size == 1 else -1
-    for key in ("class_names", "node_names"):
+        data.num_classes = _count(path, arrays["num_classes"])
+    for key in _NAMES:
         if key in arrays:
             data[key] = [str(name) for name in arrays[key].tolist()]
     for mask in MASKS:
@@ -56,25 +58,19 @@ def read_npz(path: Path) -> Data:
     return data
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an npz file, read without pickles and checked against the file's own checksums."""
-    try:
-        with zipfile.ZipFile(path):  # numpy would also take a single array or a pickle
-            pass
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except FileNotFoundError:
-        raise DataError(f"expected a file at {path}, got nothing there; check the path") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+def _count(path: Path, number: NDArray[Any]) -> int:
+    count = number.item() if number.size == 1 and number.dtype.kind in "iu" else number.tolist()
+    if not isinstance(count, int) or not 0 <= count <= MOST_CLASSES:
         raise DataError(
-            f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
-            f"read ({error}); write it again with numpy.savez"
-        ) from error
+            f"{path.name}: expected num_classes to be one number from 0 to {MOST_CLASSES:,}, got {str(count)[:40]}; "
+            "correct it or leave it out"
+        )
+    return count
 
 
 def write_npz(path: Path, data: Data) -> None:
     """Write a clean graph so that a reader sees the whole file or none of it."""
-    arrays: dict[str, NDArray[Any]] = {"num_classes": np.array(data.num_classes)}
+    arrays: Arrays = {"num_classes": np.array(data.num_classes)}
     arrays["edge_index"] = data.edge_index.numpy().astype(np.int32 if data.num_nodes < 2**31 else np.int64)
     arrays["y"] = data.y.numpy()
     x = data.x.numpy()
@@ -90,26 +86,14 @@ def write_npz(path: Path, data: Data) -> None:
         if mask in data:
             many = data[mask].dim() == 2
             arrays[mask + "s" if many else mask] = data[mask].numpy().T if many else data[mask].numpy()
-    for key in ("class_names", "node_names"):
+    for key in _NAMES:
         if key in data:
             arrays[key] = np.array(data[key], dtype=np.str_)
-    _replace_atomically(path, arrays)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def _replace_atomically(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp makes it private, but a cache may be shared
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _tensor(path: Path, arrays: Mapping[str, NDArray[Any]], key: str) -> torch.Tensor:
+def _tensor(path: Path, arrays: Arrays, key: str) -> torch.Tensor:
     array = arrays[key]
     if array.dtype.kind not in "biuf":
         what = "integer labels" if key == "y" else f"numbers in {key}"
@@ -121,13 +105,17 @@ def _tensor(path: Path, arrays: Mapping[str, NDArray[Any]], key: str) -> torch.T
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _dense(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    values, indices, indptr, shape = (arrays[key] for key in _CSR)
+def _dense(path: Path, arrays: Arrays) -> NDArray[np.float32]:
+    values, indices, indptr, given = (arrays[key] for key in _CSR)
     try:
-        rows = sparse.csr_matrix((values, indices, indptr), shape=tuple(int(n) for n in shape))
+        shape = tuple(int(n) for n in given)
+        rows = sparse.csr_matrix((values, indices, indptr), shape=shape)
         rows.check_format(full_check=True)
+        check_room(4 * math.prod(shape), f"the features of {path.name} (x_shape {shape})")
         dense: NDArray[np.float32] = rows.toarray().astype(np.float32, copy=False)
-    except (ValueError, TypeError, IndexError) as error:
+    except DataError:
+        raise
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise DataError(
             f"{path.name}: expected x_data/x_indices/x_indptr/x_shape to form a CSR matrix, got parts "
             f"that do not ({error}); write them from one scipy csr_matrix"
@@ -135,7 +123,7 @@ def _dense(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float32
     return dense
 
 
-def _mask(path: Path, arrays: Mapping[str, NDArray[Any]], part: str, num_nodes: int) -> NDArray[np.bool_] | None:
+def _mask(path: Path, arrays: Arrays, part: str, num_nodes: int) -> NDArray[np.bool_] | None:
     if f"{part}_mask" in arrays:
         return arrays[f"{part}_mask"].astype(bool)
     if f"{part}_masks" in arrays:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import pickletools
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch_geometric.data import Data
 
+from jurygcn.archives import check_room
 from jurygcn.errors import DataError, DataNotice
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
@@ -29,6 +31,10 @@ VALIDATION_NODES = 500  # the public split validates on the 500 nodes after the 
 
 class _CsrParts:
     """Stands in for scipy's csr_matrix while unpickling: a bag of attributes, checked afterwards."""
+
+
+class _Array:
+    """Stands in for numpy's ndarray, which Planetoid files name and never call: a shape alone makes no array."""
 
 
 def _empty_array(subtype: object, shape: object, typecode: object) -> NDArray[Any]:
@@ -50,7 +56,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _plain_dtype,
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,
@@ -74,6 +80,7 @@ class _AllowListUnpickler(pickle.Unpickler):
 def unpickle(content: bytes, *, file: str) -> Any:
     """Read one Planetoid pickle; all but arrays, CSR matrices and dicts of lists raises DataError."""
     try:
+        _check_memo(content)
         return _AllowListUnpickler(io.BytesIO(content), encoding="latin1").load()
     except pickle.UnpicklingError as error:
         raise DataError(
@@ -82,6 +89,13 @@ def unpickle(content: bytes, *, file: str) -> Any:
         ) from error
     except Exception as error:  # a damaged pickle can fail in any way
         raise DataError(f"{file}: expected a Planetoid pickle, got a damaged file; fetch it anew") from error
+
+
+def _check_memo(content: bytes) -> None:
+    """Refuse a place in the unpickler's memo that the file is too short to need: all up to it would be allocated."""
+    for code, argument, _ in pickletools.genops(content):
+        if "PUT" in code.name and isinstance(argument, int) and argument > len(content):
+            raise pickle.UnpicklingError(f"a memo of {argument} entries")
 
 
 def file_name(name: str, part: str) -> str:
@@ -133,6 +147,9 @@ def read_planetoid(name: str, files: Mapping[str, bytes]) -> Data:
         if rows != (part["ally"].shape[0], part["ty"].shape[0]) or test_x.shape[0] != test.size:
             raise ValueError("features, labels and test.index differ in their numbers of rows")
         num_nodes = max(num_known, int(test.max()) + 1)
+        if int(test.min()) < 0 or num_nodes > 2 * (num_known + test.size):
+            raise ValueError(f"test.index names node {int(test.min() if test.min() < 0 else test.max())}")
+        check_room(8 * num_nodes * known_x.shape[1], f"the features of {name}")
         x = np.zeros((num_nodes, known_x.shape[1]), dtype=np.float32)
         one_hot = np.zeros((num_nodes, part["ally"].shape[1]), dtype=np.int64)
         x[:num_known], x[test] = known_x.toarray(), test_x.toarray()
@@ -140,7 +157,9 @@ def read_planetoid(name: str, files: Mapping[str, bytes]) -> Data:
         edges = [(node, other) for node, others in part["graph"].items() for other in others]
         edge_index = np.array(edges, dtype=np.int64).reshape(-1, 2).T.copy()
         num_train = int(part["y"].shape[0])
-    except (AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
+    except DataError:
+        raise
+    except (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
         raise DataError(
             f"expected the eight ind.{name}.* files to fit together, got parts that do not ({error}); "
             "fetch all of them anew from one source"

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
+import errno
 import tempfile
 import urllib.request
 import zipfile
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 from scipy import sparse
+from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.datasets import Reddit
 
+from jurygcn.archives import array_names, read_arrays
 from jurygcn.data.cache import exclusive
-from jurygcn.data.npz import read_arrays
 from jurygcn.data.validate import Sizes, clean
 from jurygcn.errors import DataError
 
 SIZES = Sizes(232_965, 57_307_946, 602, 41)
 FILES = ("reddit_data.npz", "reddit_graph.npz")
+MOST_BYTES = 8 << 30  # of the archive, and of each of its two members
+_ARRAYS = ("feature", "label", "node_types")
 _PARTS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}
 
 
@@ -43,30 +47,42 @@ def load_reddit(folder: Path) -> Data:
 
 def read_reddit(place: Path) -> Data:
     """Read the two files, with the public split."""
-    arrays = read_arrays(place / FILES[0])
-    missing = [key for key in ("feature", "label", "node_types") if key not in arrays]
-    if missing:
+    arrays = read_arrays(place / FILES[0], _ARRAYS)
+    if len(arrays) < len(_ARRAYS):
         raise DataError(
-            f"{FILES[0]}: expected the arrays feature, label and node_types, got {sorted(arrays)}; "
+            f"{FILES[0]}: expected the arrays feature, label and node_types, got {array_names(place / FILES[0])}; "
             "take the file from PyG's Reddit"
         )
-    try:
-        graph = sparse.load_npz(place / FILES[1]).tocoo()
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{FILES[1]}: expected a SciPy sparse matrix, got a file that cannot be read ({error}); "
-            "take the file from PyG's Reddit"
-        ) from error
+    edge_index = _read_edges(place / FILES[1])
     kind = torch.from_numpy(arrays["node_types"])
     data = Data(
         x=torch.from_numpy(arrays.pop("feature").astype(np.float32, copy=False)),
-        edge_index=torch.from_numpy(np.stack([graph.row, graph.col])),
+        edge_index=edge_index,
         y=torch.from_numpy(arrays["label"].astype(np.int64)),
         name="reddit",
         **{mask: kind == number for mask, number in _PARTS.items()},
     )
-    del graph
     return clean(data, quiet=True)
+
+
+def _read_edges(path: Path) -> Tensor:
+    """The places of a matrix that `scipy.sparse.save_npz` wrote, (2, E)."""
+    parts = read_arrays(path)
+    try:
+        if "row" in parts:
+            row, column = parts["row"], parts["col"]
+        else:
+            csr = (parts["data"], parts["indices"], parts["indptr"])
+            matrix = sparse.csr_matrix(csr, shape=tuple(int(n) for n in parts["shape"]))
+            matrix.check_format(full_check=True)
+            places = matrix.tocoo()
+            row, column = places.row, places.col
+        return torch.from_numpy(np.stack([row, column]))
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise DataError(
+            f"{path.name}: expected a SciPy sparse matrix, got a file that cannot be read ({error}); "
+            "take the file from PyG's Reddit"
+        ) from error
 
 
 def _download(place: Path) -> None:
@@ -76,15 +92,25 @@ def _download(place: Path) -> None:
         with tempfile.TemporaryDirectory(dir=place, prefix=".part-") as temporary:
             archive = Path(temporary) / "reddit.zip"
             with urllib.request.urlopen(Reddit.url, timeout=30) as answer, archive.open("wb") as file:
-                shutil.copyfileobj(answer, file, length=1 << 20)
+                _copy(answer, file)
             with zipfile.ZipFile(archive) as members:
                 for name in FILES:
                     part = Path(temporary) / name
                     with members.open(name) as source, part.open("wb") as target:
-                        shutil.copyfileobj(source, target, length=1 << 20)
+                        _copy(source, target)
                     part.replace(place / name)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
             f"expected {FILES[0]} and {FILES[1]} in {place}, they are not there and PyG's copy could "
             f"not be fetched ({error}); put the two files there, or use 'synthetic', which needs no network"
         ) from error
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> None:
+    """Copy to the end, which must come before the bound: an archive can say that it is short and go on for ever."""
+    left = MOST_BYTES
+    while piece := source.read(1 << 20):
+        left -= len(piece)
+        if left < 0:
+            raise OSError(errno.EFBIG, f"more than {MOST_BYTES >> 30} GiB")
+        target.write(piece)

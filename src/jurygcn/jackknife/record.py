@@ -19,13 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jurygcn.archives import Arrays, read_arrays
 from jurygcn.errors import JuryWarning
 from jurygcn.files import replacing
 
 if TYPE_CHECKING:
     from jurygcn.jackknife.hearing import Hearing, Tally
-
-Arrays = dict[str, np.ndarray[Any, Any]]
 
 FORMAT = 1
 # Writing takes at most this share of the time: counts of large graphs are large, and are then not kept every time.
@@ -43,8 +42,7 @@ class Record:
     def read(self) -> Tally | None:
         """The counts kept so far; None if there are none that can be used."""
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = read_arrays(self.path)
             about = json.loads(str(arrays.pop("about")))
             if (about["format"], about["fingerprint"]) != (FORMAT, self.fingerprint):
                 return None

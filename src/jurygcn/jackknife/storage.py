@@ -13,14 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.archives import read_arrays
 from jurygcn.errors import DataError
-from jurygcn.files import replacing, write_text
+from jurygcn.files import read_json, replacing, write_text
 from jurygcn.jackknife.jurors import CompressedJurors, Jurors
 
 if TYPE_CHECKING:
     from jurygcn.jackknife.jury import Jury
 
 FORMAT = 2
+SETTINGS = {
+    *("loss", "weight_decay", "curvature", "leave_out", "damping", "as_printed", "mode", "rank", "jurors", "memory")
+}
 
 
 def save_jury(jury: Jury, folder: Path) -> Path:
@@ -56,13 +60,16 @@ def save_jury(jury: Jury, folder: Path) -> Path:
 def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **overrides: Any) -> Jury:
     """Read a jury back and check that it belongs to this model."""
     try:
-        description = json.loads((folder / "jury.json").read_text(encoding="utf-8"))
-        with np.load(folder / "jurors.npz", allow_pickle=False) as arrays:
-            tensors: dict[str, Any] = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
+        description = read_json(folder / "jury.json")
+        arrays = read_arrays(folder / "jurors.npz")
+        tensors: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
         settings, train_nodes = description["settings"], tensors.pop("train_nodes")
+        strange = sorted({*settings} - SETTINGS)
+        if strange:  # a folder says what the jury is, never where this process connects to or what it runs
+            raise ValueError(f"the setting {strange[0]!r}")
         kind = Jurors if "steps" in tensors else CompressedJurors
         jurors = kind(**tensors, **description["solve"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{folder} is not a complete saved jury ({type(error).__name__}): expected jury.json and jurors.npz as "
             "written by jury.save()."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jurygcn.errors import DataError
-from jurygcn.files import write_text
+from jurygcn.files import read_json, write_text
 from jurygcn.report.page import render
 
 FORMAT = 1
@@ -54,7 +54,7 @@ class Report:
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             if content.pop("format") != FORMAT or not content.keys() >= SECTIONS:
                 raise ValueError("another format")
         except OSError as error:

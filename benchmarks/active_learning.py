@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -31,13 +30,13 @@ from jurygcn import active
 from jurygcn.active.facts import GraphFacts
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.sopt import laplacian_of
-from jurygcn.data import cache_folder, paper_split, random_labels
+from jurygcn.data import paper_split, random_labels
+from jurygcn.experiments import table2
+from jurygcn.experiments.paper import ACTIVE
+from jurygcn.experiments.table2 import OURS, SEVEN
 from jurygcn.files import replacing
-from pages.paper import PAPER
-from protocol import CITATION, extra, graph
+from protocol import CITATION, Cells, extra, graph
 
-OURS = "jury-design"
-SEVEN = ("anrmab", "age", "coreset", "centrality", "degree", "random", "sopt")  # the paper's baselines
 PAPER_TRAINING = active.Recipe()
 # found with random labels on splits of their own: the paper's training leaves these graphs far from fitted
 LONGER = active.Recipe(epochs=200, lr=0.05, weight_decay=5e-5, dropout=0.0)
@@ -45,7 +44,6 @@ EXTRA = ("amazon_photo", "het_chameleon")
 ON_EXTRA = (OURS, "jury", *SEVEN)
 SPLITS, EXTRA_SPLITS, QUICK_SPLITS = 20, 10, 2
 QUICK = ("jury-design", "age", "random")
-VERSION = 1  # of the runs that are kept; raised when older ones no longer count
 ALPHA = 0.05
 
 
@@ -53,49 +51,20 @@ def recipe_of(name: str) -> active.Recipe:
     return PAPER_TRAINING if name in CITATION else LONGER
 
 
-def kept(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The runs that are done, from the file of JSON lines; a line that was cut off is left out."""
-    found = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            run = json.loads(line)
-        except ValueError:
-            continue
-        same = (run["version"], run["recipe"]) == (VERSION, asdict(recipe_of(run["dataset"])))
-        if same and (run["strategy"] != OURS or run["design"] == repr(active.STRATEGIES[OURS].choose)):
-            found[run["dataset"], run["strategy"], run["seed"]] = run
-    return found
+def stamp(cell: dict[str, Any]) -> str:
+    return f"{table2.stamp(cell)} {recipe_of(cell['dataset'])}"
 
 
-def one_run(data: Data, name: str, strategy: str, seed: int) -> dict[str, Any]:
-    history = active.run(data, strategy, seed=seed, recipe=recipe_of(name))
-    steps = history.steps
-    return {
-        "version": VERSION,
-        "dataset": name,
-        "strategy": strategy,
-        "seed": seed,
-        "recipe": asdict(recipe_of(name)),
-        "design": repr(active.STRATEGIES[OURS].choose),
-        "labels": [step.labels for step in steps],
-        "accuracy": [step.accuracy for step in steps],
-        "micro_f1": [step.micro_f1 for step in steps],
-        "seconds": [step.seconds for step in steps],
-    }
+def one_run(dataset: str, method: str, seed: int) -> dict[str, Any]:
+    return table2.run_on(graph(dataset), method, seed, recipe=recipe_of(dataset))
 
 
-def runs_of(name: str, strategies: tuple[str, ...], splits: int, path: Path) -> list[dict[str, Any]]:
-    """All runs on one graph: those kept and those still missing, which are kept at once."""
-    done, data = kept(path), graph(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for seed in range(splits):  # seeds outside, so that an interrupted benchmark has all strategies on some splits
-        for strategy in strategies:
-            if (name, strategy, seed) in done:
-                continue
-            run = done[name, strategy, seed] = one_run(data, name, strategy, seed)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(run) + "\n")
-    return [done[name, strategy, seed] for strategy in strategies for seed in range(splits)]
+def runs_of(name: str, strategies: tuple[str, ...], splits: int, cells: Cells) -> list[dict[str, Any]]:
+    """All runs on one graph; seeds outside, so that an interrupted benchmark has all strategies on some splits."""
+    wanted = [{"dataset": name, "method": s, "seed": seed} for seed in range(splits) for s in strategies]
+    cells.measure(wanted, one_run)
+    rows = cells.rows(sorted(wanted, key=lambda cell: strategies.index(cell["method"])))
+    return [{**row, "strategy": row["method"]} for row in rows]
 
 
 # --- what is measured once per graph ------------------------------------------------------------------------------
@@ -161,7 +130,7 @@ def summaries(name: str, runs: list[dict[str, Any]], once: dict[str, float]) -> 
     for position, labels in enumerate(sizes, start=1):
         cell = {s: [100 * run["accuracy"][position] for run in runs if run["strategy"] == s] for s in strategies}
         for strategy, values in cell.items():
-            paper = PAPER.get(name, {}).get(strategy, {}).get(labels)
+            paper = ACTIVE.get(name, {}).get(strategy, {}).get(labels)
             seconds = [t for run in runs if run["strategy"] == strategy for t in run["seconds"][1:]]
             yield {
                 "dataset": name,
@@ -260,13 +229,13 @@ def main() -> None:
     strategies = QUICK if chosen.quick else tuple(active.STRATEGIES)
     splits = QUICK_SPLITS if chosen.quick else SPLITS
     names = CITATION[:1] if chosen.quick else (*CITATION, *extra(*EXTRA))
-    path = Path(os.environ.get("JURYGCN_RUNS", cache_folder() / "benchmarks")) / "active_learning.jsonl"
+    cells = Cells("active_learning", stamp)
     rows, everything, plain, choosing = [], [], {}, {}
     for name in names:
         once = once_per_graph(graph(name))
         plain[name] = plain_training(graph(name))
-        choosing[name] = mean(one_run(graph(name), name, OURS, 0)["seconds"][1:])
-        runs = runs_of(name, *((strategies, splits) if name in CITATION else (ON_EXTRA, EXTRA_SPLITS)), path)
+        choosing[name] = mean(one_run(name, OURS, 0)["seconds"][1:])
+        runs = runs_of(name, *((strategies, splits) if name in CITATION else (ON_EXTRA, EXTRA_SPLITS)), cells)
         here = list(summaries(name, runs, once))
         show(name, here, plain[name], choosing[name])
         rows += here

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch_geometric
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-import jurygcn
+from jurygcn.experiments.cells import environment
 from jurygcn.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,18 +30,6 @@ def options(description: str | None, **flags: str) -> argparse.Namespace:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     return chosen
-
-
-def environment() -> dict[str, Any]:
-    """What the numbers were measured with."""
-    return {
-        "jurygcn": jurygcn.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
-        "cpu_count": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
 
 
 def save(name: str, rows: Sequence[Mapping[str, Any]], *, quick: bool = False, **meta: Any) -> Path:

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from jurygcn.canvas import canvas
 from jurygcn.errors import DataError, SettingError
 from jurygcn.files import read_json, write_text
 
@@ -96,10 +97,8 @@ class History:
 
     def plot(self, axes: Axes | None = None, **style: Any) -> Axes:
         """Test accuracy over the number of labels, into ``axes`` or a figure of its own."""
-        from matplotlib.figure import Figure
-
         if axes is None:
-            axes = Figure(figsize=(5, 3.5), layout="constrained").subplots()
+            _, (axes,) = canvas(1, width=5.0, height=3.5)
             axes.set(xlabel="labels", ylabel="test accuracy, %")
         frame = self.to_frame()
         line = {"marker": "o", "label": str(self.settings.get("strategy", "")), **style}

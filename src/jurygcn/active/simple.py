@@ -46,7 +46,7 @@ def jury(scene: Scene) -> Choice:
 
     Implements: Application 1.
     """
-    return _widest(scene, as_printed=False)
+    return widest(scene)
 
 
 def jury_printed(scene: Scene) -> Choice:
@@ -54,7 +54,7 @@ def jury_printed(scene: Scene) -> Choice:
 
     Implements: Application 1.
     """
-    return _widest(scene, as_printed=True)
+    return widest(scene, as_printed=True)
 
 
 def jury_ambiguity(scene: Scene) -> Choice:
@@ -62,10 +62,11 @@ def jury_ambiguity(scene: Scene) -> Choice:
     return scene.top(scene.verdict.ambiguity.cpu().numpy())
 
 
-def _widest(scene: Scene, *, as_printed: bool) -> Choice:
+def widest(scene: Scene, *, alpha: float = 0.025, as_printed: bool = False) -> Choice:
+    """Widest interval of influence jurors at level ``alpha``."""
     settings: dict[str, Any] = {"leave_out": "influence", "as_printed": as_printed}
     if as_printed and scene.model is not None and len(scene.model.weights) == 2:
         settings["solver"] = TwoBlock(last=scene.model.weights[1].numel())
     # the paper does not average ballots over neighbourhoods, and the width does not use it
-    verdict = scene.jury(**settings).verdict(diffusion=0)
+    verdict = scene.jury(**settings).verdict(alpha=alpha, diffusion=0)
     return scene.top(verdict.width.cpu().numpy())

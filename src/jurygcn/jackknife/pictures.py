@@ -1,23 +1,21 @@
-"""Small figures of a verdict, for notebooks. Colours are those of Okabe and Ito."""
+"""Small figures of a verdict, for notebooks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
+from jurygcn.canvas import BLUE, GREY, ORANGE, canvas, plain_text
 from jurygcn.errors import DataError, SettingError
 from jurygcn.jackknife.display import position_of
 from jurygcn.jackknife.intervals import check_alpha
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from jurygcn.jackknife.verdict import Verdict
-
-BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#B4BCC6"
 
 
 def plot_verdict(verdict: Verdict, *, alpha: float) -> Figure:
@@ -26,7 +24,7 @@ def plot_verdict(verdict: Verdict, *, alpha: float) -> Figure:
     classify = verdict.label_counts is not None
     if not classify:
         _interval(verdict)  # refuses several targets before anything is drawn
-    figure, (left, right) = _canvas(2, width=8.0)
+    figure, (left, right) = canvas(2, width=8.0)
     score = verdict.score()
     left.hist(score[score.isfinite()].numpy(), bins=20, color=BLUE)
     left.set(xlabel="ambiguity" if classify else "width of the interval", ylabel="nodes", title="Scores")
@@ -51,7 +49,7 @@ def plot_node(verdict: Verdict, node: int, *, alpha: float) -> Figure:
     place = position_of(verdict, node)
     if place < 0:
         raise DataError(f"expected a node of this verdict, got {node}; choose one of verdict.nodes")
-    figure, (axes,) = _canvas(1, width=5.0)
+    figure, (axes,) = canvas(1, width=5.0)
     if verdict.label_counts is None:
         centre, lower, upper = (float(values[place]) for values in _interval(verdict))
         axes.hlines(0, lower, upper, color=GREY, linewidth=8, label="interval")
@@ -60,7 +58,7 @@ def plot_node(verdict: Verdict, node: int, *, alpha: float) -> Figure:
         axes.legend(frameon=False)
         return figure
     p_values, inside = verdict.p_values[place].numpy(), verdict.label_sets(alpha)[place].numpy()
-    names = [_plain(name) for name in verdict.names or range(len(p_values))]
+    names = [plain_text(name) for name in verdict.names or range(len(p_values))]
     rows = np.arange(len(p_values))
     axes.barh(rows[inside], p_values[inside], color=BLUE, label="p-value, in the set")
     axes.barh(rows[~inside], p_values[~inside], color="none", edgecolor=BLUE, hatch="//", label="p-value, ruled out")
@@ -80,19 +78,3 @@ def _interval(verdict: Verdict) -> tuple[Tensor, Tensor, Tensor]:
             f"expected a verdict on classes or on one target, got {targets} targets; make a jury per target"
         )
     return verdict.prediction[:, 0], verdict.lower.reshape(-1), verdict.upper.reshape(-1)
-
-
-def _canvas(panels: int, *, width: float) -> tuple[Figure, list[Axes]]:
-    """A figure outside pyplot, so that nothing piles up in long sessions."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, 3.2), layout="constrained")
-    axes: list[Any] = list(np.atleast_1d(figure.subplots(1, panels)))
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _plain(name: object) -> str:
-    """A name in which matplotlib finds no formula."""
-    return str(name).replace("$", r"\$")

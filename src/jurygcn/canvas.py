@@ -1,0 +1,57 @@
+"""The look of all figures: colours that all common kinds of colour vision tell apart (Okabe and Ito), quiet axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jurygcn.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#B4BCC6"
+# in the order in which lines take them; shapes differ as well, for print and for eyes that see no colour
+COLOURS = (BLUE, "#D55E00", "#009E73", "#CC79A7", ORANGE, "#56B4E9", "#8C564B", "#999933", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "*")
+
+
+def canvas(
+    panels: int, *, width: float, height: float = 3.2, share_y: bool = False, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure outside pyplot, so that nothing piles up in long sessions; panels in rows of ``columns``."""
+    from matplotlib.figure import Figure
+
+    columns = min(columns or panels, panels)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    axes: list[Any] = list(np.atleast_1d(figure.subplots(rows, columns, sharey=share_y)).ravel())
+    for each in axes:
+        each.spines[["top", "right"]].set_visible(False)
+    for spare in axes[panels:]:
+        spare.set_visible(False)
+    return figure, axes[:panels]
+
+
+def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """A colour and a marker for each name."""
+    return {
+        name: {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+        for place, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def save_figure(figure: Figure, path: Path, **metadata: str | None) -> Path:
+    """Write a PNG in one piece; the same figure gives the same file."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, metadata={"Software": None, **metadata})
+    return path
+
+
+def plain_text(name: object) -> str:
+    """A name in which matplotlib finds no formula."""
+    return str(name).replace("$", r"\$")

@@ -1,0 +1,84 @@
+"""Measured cells as JSON lines: what is measured once is never measured again, interruption or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jurygcn.data import cache_folder
+from jurygcn.errors import SettingError
+from jurygcn.progress import progress_bar
+
+Cell = dict[str, Any]
+Row = dict[str, Any]
+
+
+class Cells:
+    """Rows in ``folder/NAME.jsonl``; by default the folder is benchmarks/ in the data folder.
+
+    ``stamp(cell)`` says with which settings a cell is measured; cells measured with others do not count.
+    """
+
+    def __init__(
+        self, name: str, stamp: Callable[[Cell], str], *, fresh: bool = False, folder: Path | None = None
+    ) -> None:
+        folder = cache_folder() / "benchmarks" if folder is None else folder
+        self.path = folder / f"{name}.jsonl"
+        self.stamp = stamp
+        self.found: dict[str, Row] = {}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                self.path.unlink(missing_ok=True)
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        except OSError as error:
+            raise SettingError(f"expected to keep results in {folder}, got {error.strerror}; choose another") from error
+        self.cut_off = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
+            try:
+                row = json.loads(line)
+                self.found[self._key(row["cell"], row.get("stamp", ""))] = row
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that was cut off does not count
+
+    def _key(self, cell: Cell, stamp: str | None = None) -> str:
+        return json.dumps([cell, self.stamp(cell) if stamp is None else stamp], sort_keys=True)
+
+    def measure(self, cells: Iterable[Cell], run: Callable[..., Row], *, what: str = "", show: bool = False) -> None:
+        """Run what is missing, with a bar if asked; every result is on disk before the next begins."""
+        wanted: Sequence[Cell] = list(cells)
+        with progress_bar(what, total=len(wanted), unit="cells", show=show) as advance:
+            for cell in wanted:
+                if self._key(cell) not in self.found:
+                    self._keep({"cell": cell, "stamp": self.stamp(cell), **run(**cell)})
+                advance(1)
+
+    def _keep(self, row: Row) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("\n" * self.cut_off + json.dumps(row) + "\n")
+        self.cut_off = False
+        self.found[self._key(row["cell"])] = row
+
+    def rows(self, cells: Iterable[Cell]) -> list[Row]:
+        """Those of the cells that are measured, each with its key."""
+        there = (self.found.get(self._key(cell)) for cell in cells)
+        return [{**row["cell"], **{k: v for k, v in row.items() if k != "cell"}} for row in there if row is not None]
+
+
+def environment() -> dict[str, Any]:
+    """What numbers were measured with."""
+    return {
+        "jurygcn": version("jurygcn"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": version("torch_geometric"),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }

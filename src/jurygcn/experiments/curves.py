@@ -1,0 +1,86 @@
+"""Means over runs, as tables in the paper's layout and as curves with error bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from jurygcn.canvas import canvas, looks
+from jurygcn.experiments.cells import Row
+from jurygcn.experiments.graphs import NAMES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def over_runs(rows: Sequence[Row], *, x: str, value: str = "micro_f1") -> pd.DataFrame:
+    """Mean, standard deviation and standard error over runs, per dataset, method and ``x``."""
+    grouped = pd.DataFrame(rows).groupby(["dataset", "method", x], sort=False)[value]
+    found = grouped.agg(runs="size", mean="mean", sd=lambda values: values.std(ddof=0)).reset_index()
+    return found.assign(se=found["sd"] / (found["runs"] - 1).clip(lower=1) ** 0.5)
+
+
+def with_paper(frame: pd.DataFrame, numbers: Mapping[tuple[Any, ...], float], *, x: str) -> pd.DataFrame:
+    """The frame with a column of the paper's numbers, by dataset, method and ``x``; empty where it has none."""
+    keys = zip(frame["dataset"], frame["method"], frame[x])
+    return frame.assign(paper=pd.array([numbers.get(key) for key in keys], dtype="Float64"))
+
+
+def in_layout(frame: pd.DataFrame, *, x: str) -> dict[str, pd.DataFrame]:
+    """A table per dataset, with a row per method and a column per ``x``: mean ± sd [the paper's]."""
+    papers = frame["paper"] if "paper" in frame else pd.Series(pd.NA, index=frame.index)
+    words = [
+        f"{mean:.1f} ± {sd:.1f}" + ("" if pd.isna(paper) else f" [{paper:.1f}]")
+        for mean, sd, paper in zip(frame["mean"], frame["sd"], papers)
+    ]
+    found = {}
+    for dataset, part in frame.assign(words=words).groupby("dataset", sort=False):
+        wide = part.pivot(index="method", columns=x, values="words").fillna("")
+        wide = wide.loc[list(dict.fromkeys(part["method"])), list(dict.fromkeys(part[x]))].reset_index()
+        found[NAMES.get(str(dataset), str(dataset))] = wide.rename(columns=str)
+    return found
+
+
+def curves(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    xlabel: str,
+    first: Sequence[str] = (),
+    dashed: Mapping[str, str] | None = None,
+    ylabel: str = "Micro-F1, %",
+) -> Figure:
+    """A panel per dataset, a line with its band per method; the methods ``first`` are drawn strongly, on top.
+
+    ``dashed`` names methods whose paper's numbers are drawn too, with the words for the legend.
+    """
+    datasets, methods = list(dict.fromkeys(frame["dataset"])), list(dict.fromkeys(frame["method"]))
+    style = looks([*(m for m in first if m in methods), *methods])
+    figure, panels = canvas(len(datasets), width=max(4.6, 3.6 * min(len(datasets), 4)), height=3.9, columns=4)
+    for panel, dataset in zip(panels, datasets):
+        for method in methods:
+            part = frame[(frame["dataset"] == dataset) & (frame["method"] == method)].sort_values(x)
+            if part.empty:
+                continue
+            strong = method in first
+            look: dict[str, Any] = {**style[method], "zorder": 4 if strong else 3, "linewidth": 2.2 if strong else 1.2}
+            panel.plot(part[x], part["mean"], label=method, markersize=4.5, **look)
+            low, high = part["mean"] - part["se"], part["mean"] + part["se"]
+            panel.fill_between(part[x], low, high, color=look["color"], alpha=0.16, linewidth=0, zorder=1)
+            if dashed and method in dashed and "paper" in part and part["paper"].notna().any():
+                known = part.dropna(subset="paper").assign(paper=lambda rows: rows["paper"].astype(float))
+                dots: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white", "markersize": 4.5, "zorder": 2}
+                panel.plot(known[x], known["paper"], label=dashed[method], **{**style[method], **dots})
+        panel.set(
+            title=NAMES.get(dataset, dataset), xlabel=xlabel, xticks=sorted(set(frame[frame["dataset"] == dataset][x]))
+        )
+        panel.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+        panel.set_axisbelow(True)
+    panels[0].set_ylabel(ylabel)
+    handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels())}
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)), frameon=False
+    )
+    return figure

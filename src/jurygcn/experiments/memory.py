@@ -1,0 +1,75 @@
+"""Peak memory of a method. It is a property of a process, so every measurement has one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from jurygcn.data import paper_split, random_labels
+from jurygcn.errors import SettingError
+from jurygcn.evaluation import micro_f1
+from jurygcn.experiments import figure1
+from jurygcn.experiments.cells import Row
+from jurygcn.experiments.graphs import load
+from jurygcn.jackknife import Jury
+from jurygcn.models.gcn import GCN
+from jurygcn.models.training import train
+
+VERDICT = "gcn + verdict"
+
+
+def peak_mb() -> float:
+    """The most memory that this process ever had resident, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count what the parent process had when it started this one
+        line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM"))
+        return float(line.split()[1]) / 1024
+    try:
+        import resource
+    except ImportError as error:
+        raise SettingError("expected Linux or macOS to measure peak memory, got neither; leave figure2 out") from error
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def measured_apart(dataset: str, labels: int, method: str, seed: int) -> Row:
+    """Micro-F1 in %, peak memory, and the part of it that graph and libraries take, from a process of its own."""
+    arguments = json.dumps({"dataset": dataset, "labels": labels, "method": method, "seed": seed})
+    command = [sys.executable, "-m", __name__, arguments, str(torch.get_num_threads())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    if done.returncode:
+        raise SettingError(
+            f"expected to measure {method} on {dataset} in a process of its own, got exit code {done.returncode} "
+            f"({(done.stderr.strip().splitlines() or ['killed'])[-1]}); free memory, or leave figure2 out"
+        )
+    found: Row = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def measure_here(dataset: str, labels: int, method: str, seed: int) -> Row:
+    """The same in this process."""
+    load(dataset)
+    before = peak_mb()
+    measure = verdict_of_everyone if method == VERDICT else figure1.measure
+    found = measure(dataset=dataset, labels=labels, seed=seed, **({} if method == VERDICT else {"method": method}))
+    return {**found, "peak_mb": peak_mb(), "before_mb": before}
+
+
+def verdict_of_everyone(dataset: str, labels: int, seed: int) -> Row:
+    """Train the GCN without dropout, and let the jury judge all nodes."""
+    data = load(dataset)
+    split = paper_split(data, seed=seed)
+    nodes = random_labels(split.pool, labels, seed=seed)
+    model = GCN(data.x.shape[1], 16, int(data.num_classes))
+    train(model, data, nodes, weight_decay=5e-4, seed=seed)
+    verdict = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict()
+    return {"micro_f1": 100 * micro_f1(verdict.label[split.test], data.y[split.test])}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[2]))
+    print(json.dumps(measure_here(**json.loads(sys.argv[1]))))

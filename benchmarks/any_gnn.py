@@ -154,6 +154,7 @@ def main() -> None:
         row = finished.get((graph_name, name))
         rows.append(row or measure(name, graph_name, 6 if chosen.quick else JURORS))
         print(rows[-1], flush=True)
+        keep(rows, quick=chosen.quick)  # a row may take half an hour
     table(
         "Jurors of any GNN against retraining, 60 labels",
         ["model", "accuracy", "gradient norm", "influence corr.", "newton corr.", "newton err", "retrained err"],
@@ -168,7 +169,11 @@ def main() -> None:
             for row in rows
         ],
     )
-    print(save("any_gnn", rows, quick=chosen.quick, weight_decay=DECAY, tail=TAIL))
+    print(keep(rows, quick=chosen.quick))
+
+
+def keep(rows: list[dict[str, object]], *, quick: bool) -> object:
+    return save("any_gnn", rows, quick=quick, weight_decay=DECAY, tail=TAIL)
 
 
 if __name__ == "__main__":

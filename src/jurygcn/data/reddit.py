@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import tempfile
 import urllib.request
 import zipfile
@@ -24,6 +25,7 @@ from jurygcn.errors import DataError
 SIZES = Sizes(232_965, 57_307_946, 602, 41)
 FILES = ("reddit_data.npz", "reddit_graph.npz")
 MOST_BYTES = 8 << 30  # of the archive, and of each of its two members
+_UNFINISHED = ".part-"
 _ARRAYS = ("feature", "label", "node_types")
 _PARTS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}
 
@@ -86,10 +88,15 @@ def _read_edges(path: Path) -> Tensor:
 
 
 def _download(place: Path) -> None:
-    """Fetch PyG's archive and put its two members into `place`, each of them whole or not at all."""
+    """Fetch PyG's archive and put its two members into `place`, each of them whole or not at all.
+
+    The caller lets one process at a time do this, so unfinished folders there belong to one that was killed.
+    """
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place, prefix=".part-") as temporary:
+        for left in place.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=_UNFINISHED) as temporary:
             archive = Path(temporary) / "reddit.zip"
             with urllib.request.urlopen(Reddit.url, timeout=30) as answer, archive.open("wb") as file:
                 _copy(answer, file)

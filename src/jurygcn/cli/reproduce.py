@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jurygcn.cli import options as given
-from jurygcn.cli.output import check_out
+from jurygcn.cli.output import check_out, say_written
 from jurygcn.cli.reporting import print_json
 from jurygcn.experiments import EXPERIMENTS, Reproduced
 from jurygcn.experiments import reproduce as run
@@ -63,8 +63,7 @@ def present(found: Reproduced, console: Console) -> None:
     for title, frame in found.shown.items():
         console.print(text_table(frame, title=title))
     console.print(escape(found.experiment.about), style="dim")
-    for path in found.files:
-        console.print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    say_written(console, found.files)
 
 
 def text_table(frame: pd.DataFrame, *, title: str) -> Table:

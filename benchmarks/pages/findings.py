@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
-from pages import active, learning
+from pages import active, comparison, learning, reproduced
 from pages.rows import (
     DEFAULT,
     MAX_PROBABILITY,
@@ -32,10 +32,14 @@ def findings(found: Documents) -> Iterator[str]:
     yield from findings_on_scores(found["error_detection"])
     yield from findings_on_sets(found["label_sets"]["rows"])
     yield from findings_on_jurors(found["fidelity"]["rows"])
+    if "evaluation" in found:
+        yield from comparison.findings(found["evaluation"])
     if "regression" in found:
         yield from findings_on_regression(found["regression"])
     if "active_learning" in found:
         yield from active.findings(found["active_learning"])
+    if "reproduction" in found:
+        yield from reproduced.findings(found["reproduction"])
     if "semi_supervised" in found:
         yield from learning.findings(found["semi_supervised"])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from pages import active, costs, learning
+from pages import active, comparison, costs, learning, reproduced
 from pages.findings import findings
 from pages.picture import PICTURE
 from pages.rows import (
@@ -277,7 +277,16 @@ def bandits(document: Document) -> str:
     return section("Bandits", document, *learning.bandit_tables(document, markdown))
 
 
+def evaluation(document: Document) -> str:
+    return section("The jury beside other methods", document, *comparison.tables(document, markdown))
+
+
+def reproduction(document: Document) -> str:
+    return section("The paper's tables and figures", document, *reproduced.tables(document, markdown))
+
+
 SECTIONS = {
+    "evaluation": evaluation,
     "label_sets": label_sets,
     "fidelity": fidelity,
     "error_detection": error_detection,
@@ -292,4 +301,5 @@ SECTIONS = {
     "growth": growth,
     "linearized": linearized,
     "accuracy": accuracy,
+    "reproduction": reproduction,
 }

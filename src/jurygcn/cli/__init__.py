@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import jurygcn
-from jurygcn.cli import active, data, demo, doctor, quantify, report, reproduce, train
+from jurygcn.cli import active, data, demo, doctor, evaluate, quantify, report, reproduce, train
 from jurygcn.cli.reporting import Commands
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command()(train.train)
 app.command()(quantify.quantify)
 app.command()(doctor.doctor)
 app.command()(report.report)
+app.command()(evaluate.evaluate)
 app.command()(reproduce.reproduce)
 app.add_typer(active.app, name="active")
 app.add_typer(data.app, name="data")

@@ -70,7 +70,7 @@ def text_table(frame: pd.DataFrame, *, title: str) -> Table:
     """A frame of text; the first column is words, the others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left", title_style="bold", pad_edge=False)
     for place, column in enumerate(frame.columns):
-        words = place == 0 or str(column) in ("method", "graph")
+        words = place == 0 or str(column) in ("method", "graph", "score", "errors of")
         table.add_column(escape(str(column)), justify="left" if words else "right", no_wrap=words)
     for row in frame.itertuples(index=False):
         table.add_row(*(escape(str(cell)) for cell in row))

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, one module each; ``reproduce`` runs them."""
+"""The paper's tables and figures, one module each, and methods compared on any graph."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jurygcn.errors import SettingError
 from jurygcn.experiments import figure1, figure2, figure3, table1, table2
+from jurygcn.experiments.comparison import Evaluation, evaluate
 from jurygcn.experiments.experiment import Experiment, Reproduced, run_experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -34,4 +35,4 @@ def reproduce(
     return run_experiment(name, EXPERIMENTS[name], out=Path(out), runs=runs, quick=quick, progress=progress)
 
 
-__all__ = ["EXPERIMENTS", "Experiment", "Reproduced", "reproduce"]
+__all__ = ["EXPERIMENTS", "Evaluation", "Experiment", "Reproduced", "evaluate", "reproduce"]

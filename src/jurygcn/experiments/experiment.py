@@ -73,15 +73,19 @@ def run_experiment(
     out: Path,
     runs: int | None = None,
     quick: bool = False,
+    finished: bool = False,
     progress: bool = False,
 ) -> Reproduced:
-    """Measure what is missing in ``out/NAME.jsonl``, then write NAME.csv, NAME.json and NAME.png beside it."""
+    """Measure what is missing in ``out/NAME.jsonl``, then write NAME.csv, NAME.json and NAME.png beside it.
+
+    ``finished`` measures nothing more and sums up what is there; ``progress`` shows a bar on stderr.
+    """
     scope = Scope((QUICK_RUNS if quick else RUNS) if runs is None else runs, quick)
     if scope.runs < 1:
         raise SettingError(f"expected at least 1 run, got {scope.runs}; raise it")
     stem = f"{name}.quick" if quick else name
     kept, wanted = Cells(stem, experiment.stamp, folder=out), list(experiment.cells(scope))
-    kept.measure(wanted, experiment.measure, what=experiment.title, show=progress)
+    kept.measure([] if finished else wanted, experiment.measure, what=experiment.title, show=progress)
     rows = kept.rows(wanted)
     summary = experiment.summary(rows)
     document = {

@@ -1,0 +1,120 @@
+"""`jurygcn evaluate`: the jury beside other methods, on the same splits of a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from torch_geometric.data import Data
+
+from jurygcn.cli import options as given
+from jurygcn.cli.output import check_out, write_csv, write_run
+from jurygcn.cli.reporting import print_json
+from jurygcn.cli.reproduce import text_table
+from jurygcn.cli.session import load_graph, versions
+from jurygcn.data import sizes
+from jurygcn.experiments import comparison
+from jurygcn.experiments.comparison import METHODS, SAME, Evaluation
+from jurygcn.experiments.experiment import records
+from jurygcn.jackknife.intervals import check_alpha
+
+NOTE = (
+    "Each score is to catch the errors of its own method's model. The GCN that the jury judges is the one of "
+    "max-probability, entropy, temperature and energy; mc-dropout, ensemble, gpn and sgnn have models of their own. "
+    "Temperature and gpn also use the labels of validation nodes. Split conformal has the same labels in all, half of "
+    "them for calibration."
+)
+
+
+def evaluate(
+    name: given.Name,
+    labels: Annotated[
+        int | None, typer.Option("--labels", min=2, help="Labels of each method; 60, or the whole pool if smaller.")
+    ] = None,
+    splits: Annotated[int, typer.Option("--splits", min=1, help="Random splits to average over.")] = comparison.SPLITS,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            "--alpha", callback=lambda a: check_alpha(a, below=1.0), help="How often label sets may miss the truth."
+        ),
+    ] = comparison.ALPHA,
+    methods: Annotated[
+        str, typer.Option("--methods", help=f"Some of {', '.join(METHODS)}, with commas between.")
+    ] = ",".join(METHODS),
+    left_out: Annotated[
+        bool, typer.Option("--left-out/--no-left-out", help="Also tell nodes of classes that nobody was trained on.")
+    ] = True,
+    out: given.Out = None,
+    as_json: given.AsJson = False,
+) -> None:
+    """Compare the jury with other methods on the same splits of a graph whose labels are known.
+
+    Which scores catch wrong predictions, whose probabilities are calibrated, whose label sets are small and cover the
+    truth. With --out every measurement is kept, and the same command goes on after an interruption.
+    """
+    check_out(out)
+    data, _ = load_graph(name)
+    chosen = [method.strip() for method in methods.split(",") if method.strip()]
+    found = comparison.evaluate(
+        data, labels=labels, splits=splits, alpha=alpha, methods=chosen, left_out=left_out, keep=out, progress=True
+    )
+    run = described(found, data)
+    files = [] if out is None else written(out, found, run)
+    if as_json:
+        print_json({**run, "files": [str(path) for path in files]})
+        return
+    present(found, data.name)
+    for path in files:
+        Console().print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def described(found: Evaluation, data: Data) -> dict[str, Any]:
+    """The comparison as plain values."""
+    return {
+        "command": "evaluate",
+        "data": {"name": data.name, **sizes(data)._asdict()},
+        "settings": found.settings,
+        "versions": versions(),
+        **{name: records(frame) for name, frame in found.tables.items()},
+    }
+
+
+def written(out: Path, found: Evaluation, run: dict[str, Any]) -> list[Path]:
+    """A CSV per table, and run.json."""
+    return write_run(out, run, {f"{name}.csv": write_csv(frame) for name, frame in found.tables.items()})
+
+
+def present(found: Evaluation, name: str) -> None:
+    """The tables for people, the best first."""
+    console = Console()
+    settings = found.settings
+    console.print(
+        f"\n[bold]{name}[/bold]: {settings['labels']} labels, {settings['splits']} splits; mean ± sd over splits"
+    )
+    coverage = f"Label sets that are to cover {1 - settings['alpha']:g}"
+    gone = f"Telling nodes of {settings['classes_left_out']} classes left out"
+    about_sets = {"coverage": "coverage", "size": "size", "singletons": "single", "singleton_accuracy": "right"}
+    titles = {
+        "errors": ("Catching wrong predictions (AURC: low is good)", {k: k.upper() for k in ("auroc", "aupr", "aurc")}),
+        "probabilities": ("Probabilities", {"accuracy": "accuracy", "ece": "ECE", "nll": "NLL", "brier": "Brier"}),
+        "sets": (coverage, about_sets),
+        "strange": (gone, {"auroc": "AUROC"}),
+    }
+    for key, frame in found.tables.items():
+        title, columns = titles[key]
+        shown = frame.sort_values("auroc", ascending=False) if "auroc" in frame else frame
+        words = shown[[column for column in ("method", "score") if column in shown]].copy()
+        if "model" in shown:
+            words["errors of"] = ["same GCN" if model == SAME else "its own" for model in shown["model"]]
+        for place, (column, head) in enumerate(columns.items()):
+            values = zip(shown[column], shown[f"{column}_sd"])
+            words[head] = [spread(mean, sd if place == 0 else None) for mean, sd in values]
+        console.print(text_table(words, title=title))
+    console.print(NOTE, style="dim")
+
+
+def spread(mean: float, sd: float | None) -> str:
+    """The mean, with ± sd where one is wanted; nothing where there is none."""
+    return "" if mean != mean else f"{mean:.3f}" if sd is None else f"{mean:.3f} ± {sd:.3f}"

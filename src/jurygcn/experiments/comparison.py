@@ -1,0 +1,342 @@
+"""Methods compared on the same splits of a graph: catching errors, probabilities, label sets, classes never seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn import semi
+from jurygcn.data import Split, paper_split, random_labels
+from jurygcn.errors import DataError, SettingError
+from jurygcn.evaluation import (
+    accuracy,
+    aurc,
+    brier,
+    ece,
+    error_aupr,
+    error_auroc,
+    leave_out_classes,
+    mean_set_size,
+    nll,
+    set_coverage,
+    singleton_accuracy,
+    split_conformal,
+)
+from jurygcn.evaluation.conformal import SCORES
+from jurygcn.experiments.cells import Cell, Cells, Row
+from jurygcn.jackknife import Jury
+from jurygcn.jackknife.intervals import check_alpha
+from jurygcn.jackknife.verdict import RANKINGS
+from jurygcn.semi.fitted import logits_of, softmax_scores
+
+JURY, GCN, CONFORMAL = "jury", "gcn", "split conformal"
+SOFTMAX = ("max_probability", "entropy")
+SAME = "the same GCN"
+PLAIN = semi.GCNClassifier(dropout=0.0)  # the jury needs a model at its optimum; others that can, take the same
+LABELS, SPLITS, ALPHA = 60, 10, 0.1
+LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of PubMed's 3
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method of the comparison: how it is made for a graph, and what it is given beyond the labels."""
+
+    make: Callable[[Data], semi.Method]
+    model: str  # whose errors its scores are to catch
+    extra: str = ""  # labels that it uses beyond those that all have
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    "mc-dropout": Contestant(lambda _: semi.MCDropout(), "its own: GCN with dropout"),
+    "ensemble": Contestant(lambda _: semi.DeepEnsemble(network=PLAIN), "its own: 10 GCNs"),
+    "temperature": Contestant(lambda _: semi.TemperatureScaling(network=PLAIN), SAME, "validation"),
+    "energy": Contestant(lambda _: semi.Energy(network=PLAIN), SAME),
+    "gpn": Contestant(semi.GPNClassifier.for_graph, "its own: GPN", "validation"),
+    "sgnn": Contestant(lambda _: semi.SGNNClassifier(), "its own: S-GNN"),
+}
+METHODS = (JURY, CONFORMAL, *CONTESTANTS)
+MODELS = {JURY: SAME, GCN: SAME, **{name: contestant.model for name, contestant in CONTESTANTS.items()}}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all methods share: the graph, how many labels they have, and the level of the label sets."""
+
+    data: Data
+    labels: int
+    alpha: float
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short name for the graph's content."""
+        digest = hashlib.sha256()
+        for part in (self.data.x, self.data.edge_index, self.data.y):
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def measure(self, method: str, seed: int, left_out: bool) -> Row:
+        """One method on one split; with ``left_out``, how well it tells classes that it never saw."""
+        trial = Trial.left_out(self.data, self.labels, seed) if left_out else Trial.of(self.data, self.labels, seed)
+        if method == CONFORMAL:
+            return {"sets": conformal_sets(trial, self.alpha, seed)}
+        sets: Tensor | None
+        if method == JURY:
+            probabilities, scores, sets = judged(trial, self.alpha, seed)
+        else:
+            fitted = (
+                CONTESTANTS[method].make(trial.data).fit(trial.data, trial.labels, val_nodes=trial.split.val, seed=seed)
+            )
+            probabilities, sets = fitted.predict_proba(trial.split.test), None
+            scores = {kind: fitted.uncertainty(kind, nodes=trial.split.test) for kind in fitted.uncertainties}
+        if left_out:
+            return {"strange": {kind: error_auroc(score, trial.strange) for kind, score in scores.items()}}
+        truth = trial.truth
+        wrong = probabilities.argmax(dim=1) != truth
+        metrics = {"auroc": error_auroc, "aupr": error_aupr, "aurc": aurc}
+        calibration = {"ece": ece, "nll": nll, "brier": brier}
+        return {
+            "scores": {kind: {key: m(score, wrong) for key, m in metrics.items()} for kind, score in scores.items()},
+            "probabilities": {
+                "accuracy": accuracy(probabilities.argmax(dim=1), truth),
+                **{key: measure(probabilities, truth) for key, measure in calibration.items()},
+            },
+            **({} if sets is None else {"sets": {method: about_sets(sets, trial)}}),
+        }
+
+    def stamp(self, cell: Cell) -> str:
+        """Everything that decides the cell's numbers."""
+        method = cell["method"]
+        settings = CONTESTANTS[method].make(self.data) if method in CONTESTANTS else PLAIN
+        return f"1 {self.labels} {self.alpha if method in (JURY, CONFORMAL) else ''} {settings!r} {self.fingerprint}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One split: the graph as a method sees it, its labels, and the test nodes. Shapes: labels (n,), strange (m,)."""
+
+    data: Data
+    split: Split
+    labels: Tensor
+    strange: Tensor
+
+    @classmethod
+    def of(cls, data: Data, labels: int, seed: int) -> Trial:
+        """The paper's split with random labels."""
+        split = paper_split(data, seed=seed)
+        if labels > len(split.pool):
+            raise SettingError(
+                f"expected at most the {len(split.pool)} labels of the pool, got {labels}; lower the number of labels"
+            )
+        return cls(data, split, random_labels(split.pool, labels, seed=seed), torch.zeros(len(split.test)).bool())
+
+    @classmethod
+    def left_out(cls, data: Data, labels: int, seed: int) -> Trial:
+        """The same with some classes unknown to the method: neither labels nor validation nodes are of them."""
+        split = paper_split(data, seed=seed)
+        found = leave_out_classes(data.y, classes_to_leave_out(data))
+        known = found.labels >= 0
+        reduced = copy(data)
+        reduced.y, reduced.num_classes = found.labels, len(found.classes)
+        pool, val = split.pool[known[split.pool]], split.val[known[split.val]]
+        nodes = random_labels(pool, min(labels, len(pool)), seed=seed)
+        return cls(reduced, Split(pool, val, split.test), nodes, found.outlier[split.test])
+
+    @property
+    def truth(self) -> Tensor:
+        """The test nodes' labels, (m,)."""
+        truth: Tensor = self.data.y[self.split.test]
+        return truth
+
+
+def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """The GCN's probabilities at the test nodes, the jury's scores and the GCN's own, and the jury's label sets."""
+    model, _ = PLAIN.train(trial.data, trial.labels, seed=seed)
+    verdict = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit().verdict(trial.split.test)
+    scores = {name: verdict.score(name) for name in RANKINGS} | softmax_scores(verdict.prediction)
+    return verdict.prediction, scores, verdict.label_sets(alpha)
+
+
+def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
+    """Split conformal with the same labels in all: half of them, at random, to train on, half to calibrate on."""
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = trial.labels[torch.randperm(len(trial.labels), generator=generator)]  # they come sorted
+    train_on, calibration = shuffled[: len(shuffled) // 2], shuffled[len(shuffled) // 2 :]
+    model, _ = PLAIN.train(trial.data, train_on, seed=seed)
+    pi = torch.softmax(logits_of(model, trial.data), dim=1)
+    given = {"alpha": alpha, "edge_index": trial.data.edge_index, "generator": generator}
+    return {
+        f"split conformal, {score.upper()}": about_sets(
+            split_conformal(pi, trial.data.y, calibration, score=score, **given)[trial.split.test], trial
+        )
+        for score in SCORES
+    }
+
+
+def about_sets(sets: Tensor, trial: Trial) -> Row:
+    """Coverage, mean size, and how often a set of one label is right (None if there is none)."""
+    single = singleton_accuracy(sets, trial.truth)
+    return {
+        "coverage": set_coverage(sets, trial.truth),
+        "size": mean_set_size(sets),
+        "singletons": float((sets.sum(dim=1) == 1).double().mean()),
+        "singleton_accuracy": None if single != single else single,
+    }
+
+
+def classes_to_leave_out(data: Data) -> int:
+    """How many classes no method gets to see in the test of strangeness; 0 if there are too few classes."""
+    classes = int(data.num_classes)
+    return min(max(1, round(LEFT_OUT_SHARE * classes)), classes - 2) if classes > 2 else 0
+
+
+# --- everything at once ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a comparison found, means and standard deviations over splits.
+
+    Attributes:
+        scores: per method and score, how well it catches the wrong predictions of ``model``: AUROC, AUPR (high is good)
+            and AURC (low is good).
+        probabilities: per method accuracy, ECE, NLL and Brier score.
+        sets: per method coverage, mean size, share and accuracy of sets with one label.
+        strange: per method and score the AUROC of telling nodes of classes that were left out.
+        settings: labels, splits, alpha and the classes left out.
+        rows: what was measured on each split.
+    """
+
+    scores: pd.DataFrame
+    probabilities: pd.DataFrame
+    sets: pd.DataFrame
+    strange: pd.DataFrame
+    settings: dict[str, Any]
+    rows: list[Row] = field(repr=False)
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables that have rows: errors, probabilities, sets, strange."""
+        everything = {"errors": self.scores, "probabilities": self.probabilities, "sets": self.sets}
+        return {name: frame for name, frame in (everything | {"strange": self.strange}).items() if len(frame)}
+
+
+def evaluate(
+    data: Data,
+    *,
+    labels: int | None = None,
+    splits: int = SPLITS,
+    alpha: float = ALPHA,
+    methods: Sequence[str] = METHODS,
+    left_out: bool = True,
+    keep: str | Path | None = None,
+    finished: bool = False,
+    progress: bool = False,
+) -> Evaluation:
+    """Compare the jury with other methods on the same random splits of a graph whose labels are known.
+
+    Every score is to catch the errors of its own method's model: the GCN that the jury judges serves max-probability,
+    entropy, temperature scaling and energy too; MC dropout, the ensemble, GPN and S-GNN have models of their own, with
+    other errors. Split conformal has the same labels in all, half of them for calibration.
+
+    Args:
+        data: a graph with classes, as ``load_dataset`` returns it.
+        labels: how many each method may use; 60, or the whole pool if smaller.
+        splits: how many random splits.
+        alpha: label sets are to miss the truth at most this often.
+        methods: of ``METHODS``.
+        left_out: also how well scores tell nodes of classes that were left out of training.
+        keep: a folder for evaluation.jsonl; the same call goes on from it after an interruption.
+        finished: measure nothing more; only sum up what is kept.
+        progress: show a bar on stderr.
+    """
+    check_alpha(alpha, below=1.0)
+    if data.y.is_floating_point() or int(data.num_classes) < 2:
+        raise DataError("expected a graph with at least two classes, got none or regression targets; give labels")
+    strange = [name for name in methods if name not in METHODS]
+    if strange or not methods:
+        raise SettingError(f"expected methods of {', '.join(METHODS)}, got {strange or 'none'}; choose some of these")
+    if splits < 1 or (labels is not None and labels < 2):
+        raise SettingError(f"expected at least 1 split and 2 labels, got {splits} and {labels}; raise them")
+    pool = len(paper_split(data, seed=0).pool)
+    setting = Setting(data, min(LABELS, pool) if labels is None else labels, alpha)
+    Trial.of(data, setting.labels, 0)  # refuses too many labels before anything is trained
+    gone = classes_to_leave_out(data) if left_out else 0
+    wanted: list[Cell] = [
+        {"method": name, "seed": seed, "left_out": outside}
+        for outside in ((False, True) if gone else (False,))
+        for seed in range(splits)
+        for name in methods
+        if not (outside and name == CONFORMAL)
+    ]
+    with TemporaryDirectory() as nowhere:
+        kept = Cells("evaluation", setting.stamp, folder=Path(nowhere if keep is None else keep))
+        kept.measure([] if finished else wanted, setting.measure, what="Comparing", show=progress)
+        rows = kept.rows(wanted)
+    settings = {"labels": setting.labels, "splits": splits, "alpha": alpha, "classes_left_out": gone}
+    return summarise(rows, settings)
+
+
+def summarise(rows: list[Row], settings: dict[str, Any]) -> Evaluation:
+    """Means and standard deviations over splits."""
+    scores = [
+        {"method": owner(row["method"], kind), "score": kind, **values}
+        for row in rows
+        for kind, values in row.get("scores", {}).items()
+        if is_own(row["method"], kind)
+    ]
+    strange = [
+        {"method": owner(row["method"], kind), "score": kind, "auroc": value}
+        for row in rows
+        for kind, value in row.get("strange", {}).items()
+        if is_own(row["method"], kind)
+    ]
+    overall = [
+        {"method": owner(row["method"], "entropy"), **row["probabilities"]}
+        for row in rows
+        if "probabilities" in row and row["method"] != "energy"
+    ]
+    sets = [{"method": kind, **values} for row in rows for kind, values in row.get("sets", {}).items()]
+    return Evaluation(
+        means(scores, ["method", "score"]),
+        means(overall, ["method"]),
+        means(sets, ["method"]),
+        means(strange, ["method", "score"]),
+        settings,
+        rows,
+    )
+
+
+def owner(method: str, kind: str) -> str:
+    """Who a score belongs to: what the softmax of the judged GCN says is the GCN's, not the jury's."""
+    return GCN if method == JURY and kind in SOFTMAX else method
+
+
+def is_own(method: str, kind: str) -> bool:
+    """Whether the score is the method's own; the energy score's GCN is the one that is there already."""
+    return method != "energy" or kind not in SOFTMAX
+
+
+def means(rows: list[Row], keys: list[str]) -> pd.DataFrame:
+    """A row per method (and score): the mean of every number, and its standard deviation under NAME_sd."""
+    if not rows:
+        return pd.DataFrame(columns=keys)
+    frame = pd.DataFrame(rows)
+    numbers = [column for column in frame if column not in keys]
+    grouped = frame.astype(dict.fromkeys(numbers, float)).groupby(keys, sort=False)[numbers]
+    found = grouped.mean().join(grouped.std(ddof=0).add_suffix("_sd"))
+    found = found[[column for number in numbers for column in (number, f"{number}_sd")]].reset_index()
+    found.insert(len(keys), "splits", grouped.size().to_numpy())
+    if "score" in keys:
+        found.insert(len(keys), "model", found["method"].map(MODELS))
+    return found

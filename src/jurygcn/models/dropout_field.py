@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from jurygcn.models.receptive_field import ReceptiveField, SparseMatrix, reached_rows
+from jurygcn.models.receptive_field import ReceptiveField, SparseMatrix, can_sum_rows, reached_rows, sum_rows
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
@@ -67,13 +67,13 @@ class _EntryProduct(torch.autograd.Function):
     def forward(ctx: Any, features: DroppingFeatures, entries: Tensor, dense: Tensor) -> Tensor:
         """Multiply."""
         ctx.features, ctx.entries = features, entries
-        return _matrix(features.pattern, entries, features.shape) @ dense
+        return _product(features.pattern, entries, features.shape, dense)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Multiply by the transpose."""
         entries = ctx.entries[ctx.features.order]
-        return None, None, _matrix(ctx.features.transposed, entries, ctx.features.shape[::-1]) @ grads[0]
+        return None, None, _product(ctx.features.transposed, entries, ctx.features.shape[::-1], grads[0])
 
 
 class DropoutField:
@@ -103,9 +103,12 @@ class DropoutField:
 
 
 def _pattern(matrix: sp.csr_matrix, device: Any) -> tuple[Tensor, Tensor]:
-    indices = (torch.from_numpy(part.astype(np.int64)).to(device) for part in (matrix.indptr, matrix.indices))
+    index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
+    indices = (torch.from_numpy(part.astype(index)).to(device) for part in (matrix.indptr, matrix.indices))
     return next(indices), next(indices)
 
 
-def _matrix(pattern: tuple[Tensor, Tensor], entries: Tensor, shape: tuple[int, int]) -> Tensor:
-    return torch.sparse_csr_tensor(*pattern, entries, size=shape, check_invariants=False)
+def _product(pattern: tuple[Tensor, Tensor], entries: Tensor, shape: tuple[int, int], dense: Tensor) -> Tensor:
+    if can_sum_rows(entries):
+        return sum_rows(*pattern, entries, dense)
+    return torch.sparse_csr_tensor(*pattern, entries, size=shape, check_invariants=False) @ dense

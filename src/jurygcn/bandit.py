@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.sparse.linalg import svds
 from torch import Tensor
 from torch_geometric.data import Data
@@ -136,10 +137,12 @@ class Scene:
     def features(self) -> Array:
         r"""Rows of :math:`\hat A^2 X` in their leading singular directions, of length 1."""
         graph = Propagation.of(self.data)
-        twice = graph.adjacency @ graph.inputs
-        most = min(twice.shape) - 1
-        left, sizes, _ = svds(twice.astype(np.float64), k=min(self.play.dimensions, most), random_state=0)
-        rows: Array = left * sizes
+        twice = (graph.adjacency @ graph.inputs).astype(np.float64)
+        if self.play.dimensions < min(twice.shape) and abs(twice).max() > 0:
+            left, sizes, _ = svds(twice, k=self.play.dimensions, random_state=0)
+            rows: Array = left * sizes
+        else:  # no fewer directions than there are: the rows themselves
+            rows = twice.toarray() if sparse.issparse(twice) else twice.copy()
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         rows /= np.maximum(lengths, 1e-12)
         return rows

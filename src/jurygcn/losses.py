@@ -15,6 +15,10 @@ from torch.nn import functional
 
 from jurygcn.errors import DataError, SettingError
 
+# A class never counts as less probable than the square of this. The whitened residual divides by it and must stay far
+# from float32's largest number; the gradient is exact all the same, and the curvature grows by 1e-24 times |J|².
+FLOOR = 1e-12
+
 
 class Loss(Protocol):
     """The protocol of a node loss. Shapes: z (m, C) logits, y targets as made by ``targets``."""
@@ -46,9 +50,10 @@ class Loss(Protocol):
 class CrossEntropy:
     r"""Softmax cross-entropy: :math:`e = \pi - y`, :math:`S = diag(\pi) - \pi\pi^T` of rank K = C - 1.
 
-    With :math:`s = \sqrt\pi` a square root is :math:`diag(s) - \pi s^T`, which maps s to 0; a reflection Q that
-    takes s to the first axis lets us drop that direction: :math:`L = (diag(s) - \pi s^T) Q_{2:}`,
-    :math:`w = Q_{2:}^T (e / s)`.
+    With :math:`s = \sqrt\pi` a square root is :math:`diag(s) (I - s s^T)`, which maps s to 0. A reflection Q takes s
+    to the axis of the most probable class a, and without that column :math:`L = diag(s) Q_{-a}`,
+    :math:`w = Q_{-a}^T (e / s)`. As :math:`s_a \ge C^{-1/2}`, no entry of Q is a difference of nearly equal numbers, so
+    that L w = e holds to working precision even where the softmax is saturated.
     """
 
     name = "cross_entropy"
@@ -60,6 +65,8 @@ class CrossEntropy:
                 "loss='cross_entropy' needs integer class labels, got "
                 f"{str(y.dtype).removeprefix('torch.')} targets: use loss='mse' for regression."
             )
+        if y.numel() != len(y):
+            raise DataError(f"Expected one class number per node, got rows of {y[0].numel()}: give y.argmax(dim=1).")
         y = y.long().reshape(len(y))
         if len(y) and int(y.min()) < 0:
             raise DataError(f"{int((y < 0).sum())} of the given nodes have no label (-1): leave them out.")
@@ -79,33 +86,33 @@ class CrossEntropy:
 
     def root(self, z: Tensor) -> Tensor:
         """Root of the softmax covariance without its null direction."""
-        pi, s = self._probability_and_root(z)
-        square = torch.diag_embed(s) - pi.unsqueeze(-1) * s.unsqueeze(-2)
-        return square @ self._complement(s) if z.shape[-1] > 1 else square
+        s = self._root_probability(z)
+        return s.unsqueeze(-1) * self._complement(s) if z.shape[-1] > 1 else torch.zeros_like(s).unsqueeze(-1)
 
     def whitened(self, z: Tensor, y: Tensor) -> Tensor:
         """Residual over the square root of the probabilities, in the root's coordinates."""
-        _, s = self._probability_and_root(z)
+        s = self._root_probability(z)
         w = self.residual(z, y) / s
         return (self._complement(s).transpose(1, 2) @ w.unsqueeze(-1)).squeeze(-1) if z.shape[-1] > 1 else w
 
     def change(self, z: Tensor, m: Tensor) -> Tensor:
-        """As L = diag(s) Q_{2:}, it is Q_{2:} m over the square root of the probabilities, up to a constant."""
-        _, s = self._probability_and_root(z)
+        """As L = diag(s) Q_{-a}, it is Q_{-a} m over the square root of the probabilities, up to a constant."""
+        s = self._root_probability(z)
         return (self._complement(s) @ m.unsqueeze(-1)).squeeze(-1) / s if z.shape[-1] > 1 else torch.zeros_like(z)
 
-    def _probability_and_root(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        # The floor keeps w finite for a class of probability zero.
-        pi = self.predict(z)
-        return pi, pi.clamp_min(torch.finfo(z.dtype).tiny ** 0.5).sqrt()
+    def _root_probability(self, z: Tensor) -> Tensor:
+        """The square roots of the probabilities, not below ``FLOOR``, (m, C)."""
+        return self.predict(z).sqrt().clamp_min(FLOOR)
 
     def _complement(self, s: Tensor) -> Tensor:
         """An orthonormal basis of everything orthogonal to s, by Householder's reflection, (m, C, C - 1)."""
-        v = s / s.norm(dim=-1, keepdim=True)
-        v = v + torch.eye(1, s.shape[-1], dtype=s.dtype, device=s.device)  # s >= 0, so nothing cancels
+        C = s.shape[-1]
+        largest = functional.one_hot(s.argmax(dim=-1), C)
+        v = s / s.norm(dim=-1, keepdim=True) + largest  # s >= 0, so nothing cancels
         v = v / v.norm(dim=-1, keepdim=True)
-        reflection = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device) - 2 * v.unsqueeze(-1) * v.unsqueeze(-2)
-        basis: Tensor = reflection[..., 1:]
+        reflection = torch.eye(C, dtype=s.dtype, device=s.device) - 2 * v.unsqueeze(-1) * v.unsqueeze(-2)
+        rest = largest.argsort(dim=-1, stable=True)[..., :-1]  # all classes but the most probable one, in order
+        basis: Tensor = reflection.gather(-1, rest.unsqueeze(-2).expand(*s.shape, C - 1))
         return basis
 
 

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Data
 
-from jurygcn.errors import DataError, ModelError, SettingError
+from jurygcn.checks import check_real
+from jurygcn.data import check_graph, check_nodes, check_targets, known_classes
+from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
 from jurygcn.models.gcn import GCN
 from jurygcn.models.neighbourhood import local_graph, num_hops
@@ -47,11 +49,14 @@ class Objective:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self.loss: Loss = loss_named(loss)
-        self.data = data
+        check_graph(data)
+        self.data, y = data, check_targets(data)
         self.train_nodes = check_nodes(train_nodes, data, what="train_nodes")
-        self.targets = self.loss.targets(data.y[self.train_nodes.to(data.y.device)])
+        self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
         self.model = copy.deepcopy(model).to(dtype).eval()
-        self.source_dtype = next((p.dtype for p in model.parameters()), dtype)
+        self.source_dtype = vote_dtype(model)
         self.forward = forward
         self.dtype = dtype
         self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
@@ -190,9 +195,8 @@ class Objective:
     # --- checks at the edge ------------------------------------------------------------------------------
 
     def _decay_vector(self, weight_decay: float | Mapping[str, float]) -> Tensor:
-        values = list(weight_decay.values()) if isinstance(weight_decay, Mapping) else [weight_decay]
-        if any(not value >= 0 for value in values):
-            raise SettingError(f"weight_decay must be zero or positive, got {weight_decay}.")
+        for value in weight_decay.values() if isinstance(weight_decay, Mapping) else [weight_decay]:
+            check_real(value, "weight_decay")
         given = {
             id(p): float(group["weight_decay"])  # type: ignore[arg-type]
             for group in parameter_groups(self.model, weight_decay)
@@ -215,7 +219,7 @@ class Objective:
                 raise ModelError(f"The model takes {takes} features, but the graph has {has}.")
             return int(self.gcn.weights[-1].shape[1])
         with torch.no_grad():
-            first, second = self.outputs(theta), self.outputs(theta)
+            first, second = self._first_outputs(theta), self.outputs(theta)
         if not torch.equal(first, second):
             raise ModelError(
                 "Two forward passes of the model in eval mode differ, so it has no single prediction to quantify: "
@@ -238,9 +242,21 @@ class Objective:
         _ = self._train_graph  # found here, outside any function transform
         return first.shape[1]
 
+    def _first_outputs(self, theta: Tensor) -> Tensor:
+        """The outputs of all nodes; a model that cannot be called is refused in words."""
+        try:
+            return self.outputs(theta)
+        except Exception as error:  # anything may go wrong in a model of the caller's
+            how = "forward(model, data)" if self.forward is not None else "model(data.x, data.edge_index)"
+            reason = " ".join(str(error).split())
+            raise ModelError(
+                f"Calling {how} failed ({type(error).__name__}: {reason}): pass a model that takes the features and "
+                "edges and returns a row per node, or forward=lambda model, data: ... that calls it."
+            ) from error
+
     def _check_width(self, width: int) -> None:
         if self.loss.name == "cross_entropy":
-            known = int(getattr(self.data, "num_classes", 0) or 0)
+            known = known_classes(self.data)
             needed = max(known, int(self.targets.max()) + 1)
             if width < needed or (known and width != known):
                 raise ModelError(
@@ -252,6 +268,11 @@ class Objective:
                 f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
                 "they must agree."
             )
+
+
+def vote_dtype(model: nn.Module) -> torch.dtype:
+    """The precision in which a model's jurors vote: float64 if it has float64 parameters, else float32."""
+    return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
 
 
 class _Caller(nn.Module):
@@ -267,27 +288,3 @@ class _Caller(nn.Module):
 
 def _prefixed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"model.{name}": value for name, value in parameters.items()}
-
-
-def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tensor:
-    """Node indices as a LongTensor: within range, each once; a boolean mask over all nodes is accepted too."""
-    indices = torch.as_tensor(nodes)
-    if indices.dtype == torch.bool:
-        if indices.shape != (int(data.num_nodes),):
-            raise DataError(
-                f"{what} as a mask must have one entry per node ({data.num_nodes}), got {tuple(indices.shape)}."
-            )
-        indices = indices.nonzero().reshape(-1)
-    if indices.numel() == 0:
-        raise DataError(f"{what} is empty: pass at least one node index.")
-    if indices.is_floating_point() or indices.dim() != 1:
-        raise DataError(f"{what} must be a list of node indices, got {indices.dtype} of shape {tuple(indices.shape)}.")
-    indices = indices.long().cpu()
-    low, high = int(indices.min()), int(indices.max())
-    if low < 0 or high >= int(data.num_nodes):
-        raise DataError(f"{what} must lie between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}.")
-    if len(indices.unique()) != len(indices):
-        raise DataError(
-            f"{what} names {len(indices) - len(indices.unique())} nodes more than once: list each node once."
-        )
-    return indices

@@ -106,9 +106,11 @@ def centre_distances(scene: Scene) -> Array:
 
 
 def kmeans(points: Array, clusters: int, *, seed: int, starts: int = STARTS) -> tuple[Array, Array]:
-    """Centres and the centre of each point.
+    """Centres and the centre of each point; no more centres than points, and one without a coordinate to tell by.
 
     Shapes: points (m, d) -> (k, d), (m,).
     """
-    found = KMeans(clusters, n_init=starts, random_state=seed).fit(points)
+    if not points.shape[1]:
+        return np.zeros((1, 0)), np.zeros(len(points), dtype=np.int64)
+    found = KMeans(min(clusters, len(points)), n_init=starts, random_state=seed).fit(points)
     return np.asarray(found.cluster_centers_), np.asarray(found.labels_)

@@ -172,7 +172,7 @@ def reduced(features: Any, dimensions: int) -> Array:
     norms = sp.linalg.norm(rows, axis=1) if sp.issparse(rows) else np.linalg.norm(rows, axis=1)
     scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
     rows = sp.csr_matrix(sp.diags(scale) @ rows) if sp.issparse(rows) else scale[:, None] * rows
-    if dimensions >= min(rows.shape) or rows.shape[1] <= FEW_FEATURES:
+    if dimensions >= min(rows.shape) or rows.shape[1] <= FEW_FEATURES or not norms.any():
         gram = rows.T @ rows
         values, vectors = np.linalg.eigh(gram.toarray() if sp.issparse(gram) else gram)
         leading = np.argsort(-values)[:dimensions]

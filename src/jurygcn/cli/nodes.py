@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.data import labelled
+from jurygcn.data import check_nodes, labelled
 from jurygcn.errors import DataError
 from jurygcn.files import read_json
-from jurygcn.objective import check_nodes
 from jurygcn.spreadsheet import unquoted
 
 HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node

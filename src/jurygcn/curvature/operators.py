@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jurygcn.checks import check_real
 from jurygcn.derivatives import ClosedForm, Jacobian, autodiff, jacobian_of
 from jurygcn.errors import SettingError
 from jurygcn.objective import Objective
@@ -204,9 +205,7 @@ def curvature_of(objective: Objective, kind: str, *, damping: float = 0.0) -> Cu
     """The curvature operator of that name; the weight decay is always part of it, damping on request."""
     if kind not in CURVATURES:
         raise SettingError(f"Unknown curvature {kind!r}: choose one of {', '.join(CURVATURES)}.")
-    if not damping >= 0:
-        raise SettingError(f"damping must be zero or positive, got {damping}.")
-    diagonal = objective.decay + damping
+    diagonal = objective.decay + check_real(damping, "damping")
     if kind == "ggn":
         return GGN(jacobian_of(objective), objective.loss.root(objective.train_outputs), diagonal)
     if kind == "hessian":

@@ -3,6 +3,7 @@
 from jurygcn.data.cache import cache_folder
 from jurygcn.data.catalog import DATASETS, Dataset, find_dataset, load_dataset
 from jurygcn.data.convert import as_data
+from jurygcn.data.given import check_graph, check_nodes, check_targets, known_classes
 from jurygcn.data.labels import labelled
 from jurygcn.data.splits import Split, paper_split, per_class_labels, public_split, random_labels
 from jurygcn.data.synthetic import synthetic
@@ -15,8 +16,12 @@ __all__ = [
     "Split",
     "as_data",
     "cache_folder",
+    "check_graph",
+    "check_nodes",
+    "check_targets",
     "clean",
     "find_dataset",
+    "known_classes",
     "labelled",
     "load_dataset",
     "normalize_rows",

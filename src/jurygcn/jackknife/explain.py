@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
+from jurygcn.data import check_nodes
 from jurygcn.jackknife.ballots import Ballots
-from jurygcn.objective import check_nodes
 
 if TYPE_CHECKING:
     from jurygcn.jackknife.jury import Jury

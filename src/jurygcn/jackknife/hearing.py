@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from jurygcn.errors import ModelError
 from jurygcn.jackknife.ballots import Ballots, predictions_at
 from jurygcn.jackknife.diffusion import Diffusion, take
 from jurygcn.jackknife.intervals import check_alpha, loo_errors
@@ -184,6 +185,7 @@ class Hearing:
     def verdict(self, tally: Tally) -> Verdict:
         """Step 11: the verdict from the counts of all jurors."""
         n, m = self.num_jurors, len(self.asked)
+        self._check(tally)
         everyone = self.own(torch.arange(n))
         speakers = n - torch.zeros(m, dtype=torch.long).index_fill_(0, everyone.node, 1)
         lower, upper = tally.bounds.bounds(self.quantity(self.prediction), speakers, everyone)
@@ -204,6 +206,14 @@ class Hearing:
             label_counts=tally.labels[best].counts if self.classify else None,
             names=getattr(self.objective.data, "class_names", None),
         )
+
+    def _check(self, tally: Tally) -> None:
+        """Refuse votes that are not numbers: sums hold a NaN if any of them is."""
+        if not all(bool(torch.isfinite(part).all()) for part in (tally.spread.square, *tally.bounds.errors)):
+            raise ModelError(
+                f"Some jurors' outputs are beyond the range of {self.objective.source_dtype}, so their votes are not "
+                "numbers: pass the weight decay the model was trained with, scale the features, or use model.double()."
+            )
 
     def quantity(self, predictions: Tensor) -> Tensor:
         """What is put in an interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""

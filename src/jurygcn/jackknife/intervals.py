@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import floor
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -35,8 +36,8 @@ def exact_rank(alpha: float, count: int) -> int:
 
 def check_alpha(alpha: float, *, below: float = 0.5) -> float:
     """A miscoverage level strictly between 0 and ``below``."""
-    if not 0.0 < alpha < below:
-        raise SettingError(f"alpha must lie strictly between 0 and {below:g} (for example 0.025), got {alpha}.")
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0.0 < alpha < below:
+        raise SettingError(f"alpha must lie strictly between 0 and {below:g} (for example 0.025), got {alpha!r}.")
     return float(alpha)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from jurygcn.curvature import GGN, Curvature
 from jurygcn.derivatives import ClosedForm, autodiff
-from jurygcn.errors import JuryWarning, SettingError
+from jurygcn.errors import JuryWarning, SettingError, SolverError
 from jurygcn.linalg import PreparedDual, Solution, choose, dominant_subspace
 from jurygcn.linalg.direct import PreparedDirect
 from jurygcn.linalg.solution import Prepared, Solver
@@ -33,6 +33,12 @@ MODES = ("auto", "exact", "linearized")
 
 # U_i H^-1 U_i^T is solved for this many columns at a time where it has no closed form.
 COLUMNS = 512
+
+# Where I - M_ii is a difference (not so in the dual space), an eigenvalue below this is rounding error.
+ROUNDING = 1e-8
+
+# A juror's step may be this inexact, relative to its length, before it is computed in float64.
+INEXACT = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +137,8 @@ class LeaveOneOut:
     def newton_jurors(self) -> Jurors:
         """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
         retention = self._retention()  # I - M_ii
-        corrected = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
-        solution = self._solve(corrected, self.seats, dtype=self.objective.source_dtype)
-        leverage = 1.0 - torch.linalg.eigvalsh(retention[self.seats])[:, 0]
-        return self._jurors("newton", 1.0 / self.objective.num_train, solution, leverage)
+        solution = self._solve(self._downdated(retention), self.seats, dtype=self.objective.source_dtype)
+        return self._jurors("newton", 1.0 / self.objective.num_train, solution, self._leverage(retention))
 
     def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
         r"""Newton or influence jurors in the ``rank`` directions that hold most of them.
@@ -145,9 +149,7 @@ class LeaveOneOut:
         """
         n, loss, z = self.objective.num_train, self.objective.loss, self.objective.train_outputs
         retention = self._retention()
-        w = self._whitened()
-        if how == "newton":
-            w = torch.linalg.solve(retention, w.unsqueeze(-1)).squeeze(-1)
+        w = self._downdated(retention) if how == "newton" else self._whitened()
         Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
         factor = self._ggn.factor.cast(self.objective.source_dtype)
         cotangents = (self._ggn.factor.root @ w.unsqueeze(-1)).squeeze(-1).to(self.objective.source_dtype)
@@ -172,7 +174,7 @@ class LeaveOneOut:
             reason=self.choice.reason,
             residual=max(residuals),
             iterations=len(residuals),
-            leverage=1.0 - torch.linalg.eigvalsh(retention[self.seats])[:, 0],
+            leverage=self._leverage(retention),
         )
 
     @property
@@ -216,10 +218,30 @@ class LeaveOneOut:
         defect = L @ (L.T @ columns) - wanted.view(n * K, n)
         residual = float((defect.norm(dim=0) / whitened.norm(dim=1).clamp_min(torch.finfo(L.dtype).tiny)).max())
         columns = columns if len(seats) == n else columns[:, seats]
-        factor = self.operator.factor.cast(dtype)  # type: ignore[union-attr]
-        value = factor.transpose_matmul((n**0.5 * columns).to(dtype))
-        value *= self.prepared.inverse_diagonal[:, None].to(dtype)
+        value = self._leave_dual(n**0.5 * columns, dtype)
         return Solution(value, residual, 1, "dual", residual < self.choice.solver.tolerance)  # type: ignore[attr-defined]
+
+    def _leave_dual(self, columns: Tensor, dtype: torch.dtype) -> Tensor:
+        r""":math:`\Lambda^{-1} U^T c` for each column c, in ``dtype`` where that is exact enough, else in float64.
+
+        Where labels say almost the same, large entries of c cancel in :math:`U^T c`: its length,
+        :math:`c^T K c` in the norm of :math:`\Lambda^{-1}`, is then small beside :math:`|c|^2 \, \mathrm{tr} K`.
+
+        Shapes: (nK, s) -> (P, s).
+        """
+        assert isinstance(self.prepared, PreparedDual)
+        factor, L = self.operator.factor, self.prepared.cholesky  # type: ignore[union-attr]
+        weights = self.prepared.inverse_diagonal[:, None]
+        value: Tensor = factor.cast(dtype).transpose_matmul(columns.to(dtype)) * weights.to(dtype)
+        if dtype != columns.dtype:
+            lengths = columns.square().sum(dim=0)
+            kept = ((L.T @ columns).square().sum(dim=0) - lengths).clamp_min(0.0)
+            trace = L.square().sum() - len(L)
+            error = torch.finfo(dtype).eps ** 2 * lengths * trace
+            inexact = (error > INEXACT**2 * kept).nonzero().squeeze(1)
+            if len(inexact):
+                value[:, inexact] = (factor.transpose_matmul(columns[:, inexact]) * weights).to(dtype)
+        return value
 
     def _jurors(self, how: str, scale: float, solution: Solution, leverage: Tensor | None = None) -> Jurors:
         if not solution.converged:
@@ -229,8 +251,14 @@ class LeaveOneOut:
                 JuryWarning,
                 stacklevel=4,
             )
+        steps = scale * solution.value.T
+        if not bool(torch.isfinite(steps).all()):
+            raise SolverError(
+                f"The jurors' steps are beyond the range of {steps.dtype}: pass the weight decay the model was trained "
+                "with, add damping, or quantify the model in float64 (model.double())."
+            )
         return Jurors(
-            steps=scale * solution.value.T,
+            steps=steps,
             leave_out=how,
             solver=solution.solver,
             reason=self.choice.reason,
@@ -248,6 +276,23 @@ class LeaveOneOut:
     def _whitened(self) -> Tensor:
         """The whitened residuals w_i of the training nodes, (n, K)."""
         return self.objective.loss.whitened(self.objective.train_outputs, self.objective.targets)
+
+    def _downdated(self, retention: Tensor) -> Tensor:
+        r"""Whitened residuals as the curvature without node i wants them, :math:`(I - M_{ii})^{-1} w_i`, (n, K)."""
+        least = torch.linalg.eigvalsh(retention)[:, 0]
+        if not float(least.min()) > (0.0 if isinstance(self.prepared, PreparedDual) else ROUNDING):
+            node = int(self.objective.train_nodes[int(least.argmin())])
+            raise SolverError(
+                f"Without the label of node {node} nothing determines the model in some direction (leverage 1): pass "
+                "the weight decay it was trained with, add damping, or use leave_out='influence'."
+            )
+        downdated: Tensor = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
+        return downdated
+
+    def _leverage(self, retention: Tensor) -> Tensor:
+        """The largest eigenvalue of every juror's M_ii, (seats,)."""
+        least: Tensor = torch.linalg.eigvalsh(retention[self.seats])[:, 0]
+        return 1.0 - least
 
     def _retention(self) -> Tensor:
         r""":math:`I - M_{ii}` for every training node, (n, K, K)."""

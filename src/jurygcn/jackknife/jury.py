@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.checks import check_count
 from jurygcn.curvature import Curvature, curvature_of
+from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
@@ -25,7 +27,7 @@ from jurygcn.jackknife.retrain import Retraining, retrained_parameters
 from jurygcn.jackknife.storage import load_jury, save_jury
 from jurygcn.jackknife.verdict import Verdict
 from jurygcn.linalg import Solver
-from jurygcn.objective import Forward, Objective, check_nodes
+from jurygcn.objective import Forward, Objective
 from jurygcn.parallel import check_parallel
 from jurygcn.progress import progress_bar
 
@@ -89,8 +91,7 @@ class Jury:
             raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
         if mode not in MODES:
             raise SettingError(f"Unknown mode {mode!r}: choose one of {', '.join(MODES)}.")
-        if rank < 1:
-            raise SettingError(f"rank must be a positive number of directions, got {rank}.")
+        check_count(rank, "rank")
         check_parallel(parallel)
         self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward)
         self.data, self.train_nodes = data, self.objective.train_nodes
@@ -247,6 +248,5 @@ def draw_seats(n: int, jurors: int | None) -> Tensor:
     """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
     if jurors is None or jurors == n:
         return torch.arange(n)
-    if not 1 <= jurors <= n:
-        raise SettingError(f"jurors must lie between 1 and the number of labels ({n}), got {jurors}.")
+    check_count(jurors, "jurors", most=n)
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:jurors].sort().values

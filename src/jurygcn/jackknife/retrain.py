@@ -16,10 +16,11 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.models.training import reset, train
-from jurygcn.objective import Objective, check_nodes
+from jurygcn.objective import Objective
 
 Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
 

@@ -12,6 +12,10 @@ from jurygcn.jackknife.intervals import LowerTail, upper_error
 
 INTERVALS = ("jackknife+", "jackknife", "minmax")
 
+# Nodes that look alike have equal scores, but sums in another order differ in the last digits: so many units in the
+# last place count as equal, and a tie counts for the label.
+TIES = 32
+
 
 def lac_scores(probabilities: Tensor) -> Tensor:
     r"""Least-ambiguous-classifier score :math:`s = 1 - \pi_y`, (m, C, b); the 1 is dropped: same order, no rounding."""
@@ -28,8 +32,14 @@ def aps_scores(probabilities: Tensor) -> Tensor:
     below = ordered.cumsum(dim=1) - ordered
     below[:, 0] = 0.0
     for c in range(1, below.shape[1]):  # equal probabilities have the same classes below them
-        below[:, c] = torch.where(ordered[:, c] == ordered[:, c - 1], below[:, c - 1], below[:, c])
+        tied = ordered[:, c - 1] >= ordered[:, c] * (1.0 - rounding(probabilities))
+        below[:, c] = torch.where(tied, below[:, c - 1], below[:, c])
     return torch.empty_like(below).scatter_(1, order, -below)
+
+
+def rounding(probabilities: Tensor) -> float:
+    """The relative difference up to which probabilities or scores count as equal."""
+    return TIES * torch.finfo(probabilities.dtype).eps
 
 
 SCORES = {"lac": lac_scores, "aps": aps_scores}
@@ -125,7 +135,11 @@ class LabelCounts:
         """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
         self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
         # minus a probability is at most a score exactly if the probability is at least minus it: one pass less
-        within = probabilities >= -self_score if self.score is lac_scores else self.score(probabilities) <= self_score
+        slack = rounding(probabilities)
+        if self.score is lac_scores:
+            within = probabilities >= -self_score * (1.0 - slack)
+        else:
+            within = self.score(probabilities) <= self_score + slack
         within[own.node, :, own.juror] = False
         counts = within.sum(dim=2, dtype=torch.int32)
         self.counts = counts if self.counts is None else self.counts.add_(counts)

@@ -49,11 +49,11 @@ def choose(solver: str | Solver, operator: Operator) -> Choice:
     Raises:
         SettingError: the name is unknown.
     """
-    if not isinstance(solver, str):
+    if not isinstance(solver, str) and hasattr(solver, "prepare"):
         return Choice(solver, f"{solver.name} was given")
     if solver == "auto":
         return _automatic(operator)
-    if solver not in SOLVERS:
+    if not isinstance(solver, str) or solver not in SOLVERS:
         raise SettingError(f"expected solver to be one of {', '.join(['auto', *SOLVERS])}, got {solver!r}")
     return Choice(SOLVERS[solver](), f"{solver} was asked for")
 

@@ -68,6 +68,8 @@ class GCN(nn.Module):
         if not 0.0 <= dropout < 1.0:
             raise ModelError(f"dropout must be in [0, 1), got {dropout}.")
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        if min(widths) < 1:
+            raise ModelError(f"Every layer of a GCN needs at least one unit, got widths {widths}.")
         self.weights = nn.ParameterList(
             [nn.Parameter(torch.empty(fan_in, fan_out)) for fan_in, fan_out in pairwise(widths)]
         )

@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
+from jurygcn.data.given import check_graph, graph_stamp
 from jurygcn.models.gcn import ACTIVATIONS, GCN
 
 # Below this share of non-zeros a sparse product beats a dense one on CPUs.
@@ -157,11 +158,8 @@ class Propagation:
     @staticmethod
     def of(data: Data) -> Propagation:
         """The propagation of ``data``; remembered until its features or edges change."""
-        stamp = tuple(
-            (tensor.data_ptr(), tensor._version, tuple(tensor.shape))
-            for tensor in (data.x, data.edge_index, getattr(data, "edge_weight", None))
-            if tensor is not None
-        )
+        check_graph(data)
+        stamp = graph_stamp(data)
         remembered = _propagations.get(data.edge_index)
         if remembered is None or remembered[0] != stamp:
             remembered = (stamp, Propagation._compute(data))
@@ -172,11 +170,11 @@ class Propagation:
     @staticmethod
     def _compute(data: Data) -> Propagation:
         # float64 features (tests, careful users) keep their precision; everything else is float32
-        dtype = np.float64 if data.x.dtype == torch.float64 else np.float32
-        adjacency = normalized_adjacency(data, dtype=dtype)
-        x = data.x.detach().cpu().numpy().astype(dtype, copy=False)
+        kind = torch.float64 if data.x.dtype == torch.float64 else torch.float32
+        x = data.x.detach().cpu().to(kind).numpy()
+        adjacency = normalized_adjacency(data, dtype=x.dtype)
         if np.count_nonzero(x) > SPARSE_DENSITY * x.size:
-            product = SparseMatrix(adjacency, dtype=data.x.dtype, device=torch.device("cpu")) @ torch.from_numpy(x)
+            product = SparseMatrix(adjacency, dtype=kind, device=torch.device("cpu")) @ torch.from_numpy(x)
             return Propagation(adjacency, None, product.numpy())
         features = sp.csr_matrix(x)
         inputs = sp.csr_matrix(adjacency @ features)

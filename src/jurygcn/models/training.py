@@ -13,6 +13,8 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.checks import check_count
+from jurygcn.data import check_graph, check_nodes, check_targets
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
 from jurygcn.models.dropout_field import DropoutField
@@ -73,12 +75,12 @@ def train(
     Implements: Eq. (2)
     """
     objective = loss_named(loss)
-    train_nodes = torch.as_tensor(train_nodes)
-    if len(train_nodes) == 0:
-        raise SettingError("Training needs at least one labelled node, got none: pass train_nodes.")
+    check_graph(data)
+    train_nodes = check_nodes(train_nodes, data, what="train_nodes")
     if (val_nodes is None) != (patience is None):
         raise SettingError("Early stopping needs both val_nodes and patience; pass both or neither.")
-    targets = objective.targets(data.y[train_nodes])
+    y = check_targets(data)
+    targets = objective.targets(y[train_nodes])
     weights = torch.ones(len(train_nodes)) if node_weights is None else node_weights
     if len(weights) != len(train_nodes):
         raise SettingError(f"node_weights needs one weight per training node ({len(train_nodes)}), got {len(weights)}.")
@@ -86,7 +88,8 @@ def train(
     outputs = outputs_at(model, data, train_nodes, forward)
     stopping = None
     if val_nodes is not None and patience is not None:
-        checked, truth = outputs_at(model, data, val_nodes, forward), objective.targets(data.y[val_nodes])
+        val_nodes = check_nodes(val_nodes, data, what="val_nodes")
+        checked, truth = outputs_at(model, data, val_nodes, forward), objective.targets(y[val_nodes])
         stopping = Stopping(lambda: (float(objective.node_losses(checked(), truth).mean()),), patience)
     return descend(
         model,
@@ -118,8 +121,7 @@ def descend(
     Everything random, from the first draw of the parameters to dropout, comes from ``seed``; global random state is
     not touched. The model is in eval mode while ``stopping`` measures, and after the last epoch.
     """
-    if epochs < 1:
-        raise SettingError(f"epochs must be at least 1, got {epochs}.")
+    check_count(epochs, "epochs")
     if not lr > 0:
         raise SettingError(f"lr must be positive, got {lr}.")
     losses: list[float] = []

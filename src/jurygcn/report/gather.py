@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jurygcn.data import labelled
+from jurygcn.data import check_nodes, labelled
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import distance_to_labels
 from jurygcn.jackknife import Jury, Verdict
 from jurygcn.jackknife.checkup import Fidelity, Health
-from jurygcn.objective import check_nodes
 from jurygcn.report.checkup import checkup_words
 from jurygcn.report.document import Report, rounded
 from jurygcn.report.drivers import drivers_of

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from jurygcn.data import labelled
+from jurygcn.data import check_nodes, known_classes, labelled
 from jurygcn.errors import DataError, SettingError
 from jurygcn.models.dirichlet import shannon
 from jurygcn.models.training import outputs_at
-from jurygcn.objective import check_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +81,7 @@ def check_validation(data: Data, val_nodes: Tensor | None, train_nodes: Tensor, 
 
 def classes_of(data: Data) -> int:
     """C, the number of classes."""
-    return int(getattr(data, "num_classes", 0) or int(data.y.max()) + 1)
+    return known_classes(data) or int(data.y.max()) + 1
 
 
 def everyone(data: Data) -> Tensor:

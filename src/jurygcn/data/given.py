@@ -1,0 +1,113 @@
+"""Graphs and node lists that callers hand over directly: checked as they are, nothing is copied or repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.data import Data
+
+from jurygcn.checks import check_count
+from jurygcn.errors import DataError
+
+REMEDY = "jurygcn.data.as_data checks and repairs a graph"
+
+# what a graph looked like when it was found to be in order; forgotten together with its edge_index
+_in_order: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def graph_stamp(data: Data) -> tuple[Any, ...]:
+    """Something that changes when the graph's features, edges or edge weights do."""
+    tensors = (data.x, data.edge_index, getattr(data, "edge_weight", None))
+    return tuple((t.data_ptr(), t._version, tuple(t.shape)) for t in tensors if t is not None)
+
+
+def check_graph(data: Data) -> None:
+    """Refuse a graph that no model can work on; one that was in order before is not looked through again."""
+    if not isinstance(data, Data):
+        raise DataError(f"expected a PyG Data, got {type(data).__name__}; {REMEDY}")
+    x, edge_index = data.get("x"), data.get("edge_index")
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_complex() or x.dim() != 2 or 0 in x.shape:
+        raise DataError(f"expected features `x` as a dense real tensor (nodes, features), got {_seen(x)}; {REMEDY}")
+    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2 or _real(edge_index):
+        raise DataError(f"expected `edge_index` as an integer tensor (2, edges), got {_seen(edge_index)}; {REMEDY}")
+    if int(data.num_nodes) != len(x):
+        raise DataError(f"expected a row of features for each of {data.num_nodes} nodes, got {len(x)}; match the two")
+    weight = data.get("edge_weight")
+    if weight is not None and not (isinstance(weight, Tensor) and weight.shape == edge_index.shape[1:]):
+        raise DataError(f"expected one edge weight per edge ({edge_index.shape[1]}), got {_seen(weight)}; {REMEDY}")
+    stamp = graph_stamp(data)
+    if _in_order.get(edge_index) != stamp:
+        _check_values(x, edge_index, weight)
+        _in_order[edge_index] = stamp
+
+
+def _check_values(x: Tensor, edge_index: Tensor, weight: Tensor | None) -> None:
+    if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
+        node = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
+        raise DataError(f"expected finite features, got NaN or infinity at node {node}; fill or drop them")
+    if edge_index.numel():
+        low, high = int(edge_index.min()), int(edge_index.max())
+        if low < 0 or high >= len(x):
+            wrong = low if low < 0 else high
+            raise DataError(f"expected node ids 0..{len(x) - 1} in `edge_index`, got {wrong}; number nodes from 0")
+    if weight is not None and not (bool(torch.isfinite(weight).all()) and bool((weight >= 0).all())):
+        raise DataError("expected finite edge weights of at least 0, got others; correct or drop them")
+
+
+def check_targets(data: Data) -> Tensor:
+    """The labels or targets of a graph: a tensor with a row per node."""
+    y: Any = data.get("y")
+    if not isinstance(y, Tensor) or y.dim() not in (1, 2) or len(y) != int(data.num_nodes):
+        raise DataError(
+            f"expected labels `y` as a tensor with one entry per node ({int(data.num_nodes)}), got {_seen(y)}; {REMEDY}"
+        )
+    return y
+
+
+def known_classes(data: Data) -> int:
+    """The number of classes, if the graph says it; 0 otherwise."""
+    count: Any = getattr(data, "num_classes", None)
+    return 0 if count is None else check_count(count, "num_classes", least=0)
+
+
+def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tensor:
+    """Node indices as a LongTensor: within range, each once; a boolean mask over all nodes is accepted too."""
+    try:
+        indices = torch.as_tensor(nodes)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{what} must be a list of node indices, got {_seen(nodes)}: number nodes from 0.") from error
+    if indices.dtype == torch.bool:
+        if indices.shape != (int(data.num_nodes),):
+            raise DataError(
+                f"{what} as a mask must have one entry per node ({data.num_nodes}), got {tuple(indices.shape)}."
+            )
+        indices = indices.nonzero().reshape(-1)
+    if indices.numel() == 0:
+        raise DataError(f"{what} is empty: pass at least one node index.")
+    if _real(indices) or indices.dim() != 1:
+        raise DataError(f"{what} must be a list of node indices, got {indices.dtype} of shape {tuple(indices.shape)}.")
+    indices = indices.long().cpu()
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= int(data.num_nodes):
+        raise DataError(f"{what} must lie between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}.")
+    if len(indices.unique()) != len(indices):
+        raise DataError(
+            f"{what} names {len(indices) - len(indices.unique())} nodes more than once: list each node once."
+        )
+    return indices
+
+
+def _real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+
+
+def _seen(value: Any) -> str:
+    """What arrived, in a few words."""
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{'' if value.layout == torch.strided else 'sparse '}{kind} of shape {tuple(value.shape)}"
+    return "none" if value is None else type(value).__name__

@@ -155,7 +155,7 @@ def ucb_jackknife(scene: Scene) -> NDArray[np.int64]:
     if len(scene.seen) < math.ceil(1 / scene.play.alpha) - 1:
         return scene.draw(scene.play.batch)
     model, graph, seen = scene.fit()
-    jury = Jury(model, graph, seen, loss="mse", weight_decay=scene.play.weight_decay).fit()
+    jury = Jury(model, graph, seen, loss="mse", weight_decay=scene.play.weight_decay, chosen="actively").fit()
     upper = jury.verdict(alpha=scene.play.alpha, exact=True).upper.reshape(-1).double().numpy()
     own = graph.y[seen, 0].double().numpy() + scene.counts[scene.seen] ** -0.5
     upper[scene.seen] = np.minimum(upper[scene.seen], own)

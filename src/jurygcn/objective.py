@@ -55,6 +55,7 @@ class Objective:
         self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
+        _check_devices(model, data)
         self.model = copy.deepcopy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
         self.forward = forward
@@ -268,6 +269,16 @@ class Objective:
                 f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
                 "they must agree."
             )
+
+
+def _check_devices(model: nn.Module, data: Data) -> None:
+    """Refuse a model and a graph that are not in the same place."""
+    places = sorted({str(p.device) for p in model.parameters()} | {str(data.x.device)})
+    if len(places) > 1:
+        raise ModelError(
+            f"The model and the graph are spread over {' and '.join(places)}: move them to one device with "
+            "model.to(device) and data.to(device)."
+        )
 
 
 def vote_dtype(model: nn.Module) -> torch.dtype:

@@ -190,7 +190,7 @@ JURY = {
         *([0, 0], [0, 6], [-1], [], [0.5], ["a"], None, [[0, 1]], 5, "01", [None], {0, 1}, [10**30]),
         *(torch.tensor([True, False]), torch.zeros(6, dtype=torch.bool), torch.tensor(3)),
     ],
-    "weight_decay": [-1, nan, inf, "much", None, True, {"weights.0": -1.0}, {"weights.9": 0.1}],
+    "weight_decay": [-1, nan, inf, "much", True, {"weights.0": -1.0}, {"weights.9": 0.1}],
     "damping": [-1, nan, inf, "much", None],
     "jurors": [0, -1, 99, 1.5, "all"],
     "rank": [0, -1, 1.5, "full"],

@@ -129,7 +129,8 @@ class Scene:
 
     def jury(self, **settings: Any) -> Jury:
         """A fitted jury of the model."""
-        return Jury(self.trained, self.data, self.labelled, weight_decay=self.weight_decay, **settings).fit()
+        given: dict[str, Any] = {"weight_decay": self.weight_decay, "chosen": "actively", **settings}
+        return Jury(self.trained, self.data, self.labelled, **given).fit()
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -40,7 +40,7 @@ class Judgement:
 
     def describe(self, command: str) -> dict[str, Any]:
         """The run as plain values, for --json and run.json."""
-        jurors = self.jury.jurors
+        jurors, claim = self.jury.jurors, self.verdict.claim(SET_ALPHA)
         return {
             **self.session.describe(command),
             "jury": {
@@ -57,6 +57,8 @@ class Judgement:
                 "alpha": self.verdict.alpha,
                 "diffusion": self.verdict.diffusion,
                 "set_alpha": SET_ALPHA,
+                "promised_coverage": claim.coverage,
+                "against_coverage": list(claim.against),
             },
             "test": self.test_scores(),
         }

@@ -13,6 +13,7 @@ from jurygcn.cli.data import AsJson, Name
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import parse_memory
+from jurygcn.jackknife.claims import CHOSEN
 from jurygcn.jackknife.intervals import check_alpha
 from jurygcn.jackknife.jurors import LEAVE_OUT, MODES
 from jurygcn.linalg import SOLVERS
@@ -25,6 +26,7 @@ __all__ = [
     "AsJson",
     "AsPrinted",
     "Checkpoint",
+    "Chosen",
     "Curvature",
     "Diffusion",
     "Dropout",
@@ -159,6 +161,14 @@ Mode = Annotated[
         "--mode",
         callback=one_of("--mode", MODES),
         help="How jurors vote: exact, linearized (for thousands of labels), or auto.",
+    ),
+]
+Chosen = Annotated[
+    str,
+    typer.Option(
+        "--chosen",
+        callback=one_of("--chosen", CHOSEN),
+        help="How the labels were chosen: random, or actively, and then no coverage is promised.",
     ),
 ]
 NumJurors = Annotated[

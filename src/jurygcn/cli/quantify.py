@@ -17,6 +17,7 @@ from jurygcn.cli.session import Settings, open_session
 from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
 from jurygcn.jackknife.checkup import Fidelity, Health
+from jurygcn.jackknife.display import promise_words
 from jurygcn.report import report_on
 
 SHOWN = 10  # nodes per table
@@ -43,6 +44,7 @@ def quantify(
     hidden: given.Hidden = 16,
     mode: given.Mode = "auto",
     jurors: given.NumJurors = None,
+    chosen: given.Chosen = "random",
     parallel: given.Parallel = None,
     memory: given.Memory = "1GB",
     as_json: given.AsJson = False,
@@ -75,6 +77,7 @@ def quantify(
         as_printed=as_printed,
         mode=mode,
         jurors=jurors,
+        chosen=chosen,
         parallel=parallel,
         memory=memory,
         resume=None if out is None else out / UNFINISHED,
@@ -154,4 +157,5 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
+    facts["promise"] = promise_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

@@ -130,6 +130,12 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
     train_nodes, test_nodes = choose_nodes(data, settings, recorded)
     given = (settings.weight_decay, recorded.weight_decay, DEFAULT_WEIGHT_DECAY)
     weight_decay = next(value for value in given if value is not None)
+    if model is not None and weight_decay not in given[:2]:
+        say(
+            f"Note: the checkpoint does not say its weight decay, so {weight_decay:g} is assumed; pass --weight-decay "
+            "if it was trained with another",
+            style="yellow",
+        )
     if model is None:
         with stopwatch(seconds, "training"), busy("Training"):
             model, training = train_gcn(data, train_nodes, settings, weight_decay)

@@ -34,6 +34,10 @@ def check_graph(data: Data) -> None:
         raise DataError(f"expected features `x` as a dense real tensor (nodes, features), got {_seen(x)}; {REMEDY}")
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2 or _real(edge_index):
         raise DataError(f"expected `edge_index` as an integer tensor (2, edges), got {_seen(edge_index)}; {REMEDY}")
+    if x.device != edge_index.device:
+        raise DataError(
+            f"expected features and edges on one device, got {x.device} and {edge_index.device}; use data.to"
+        )
     if int(data.num_nodes) != len(x):
         raise DataError(f"expected a row of features for each of {data.num_nodes} nodes, got {len(x)}; match the two")
     weight = data.get("edge_weight")

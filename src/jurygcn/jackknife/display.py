@@ -40,8 +40,15 @@ def verdict_facts(verdict: Verdict) -> dict[str, str]:
     if len(verdict):
         decided = f"{100 * float((sizes == 1).double().mean()):.0f} % with one"
         facts["label sets"] = f"level {ALPHA:g}, {float(sizes.mean()):.2f} labels on average, {decided}"
+        facts["promise"] = promise_words(verdict, ALPHA)
     facts["diffusion"] = str(verdict.diffusion)
     return facts
+
+
+def promise_words(verdict: Verdict, alpha: float) -> str:
+    """What is promised of the label sets, in few words."""
+    claim = verdict.claim(alpha)
+    return " ".join(["none.", *claim.against]) if claim.coverage is None else f"at least {claim.coverage:.0%} hold"
 
 
 def as_line(name: str, facts: Mapping[str, str]) -> str:

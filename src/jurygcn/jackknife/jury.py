@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
+from jurygcn.jackknife.claims import CHOSEN, PLAIN_JACKKNIFE, doubts_about
 from jurygcn.jackknife.display import as_html, as_line, jury_facts
 from jurygcn.jackknife.explain import influence_on
 from jurygcn.jackknife.first_order import FirstOrderHearing
@@ -34,6 +36,9 @@ from jurygcn.progress import progress_bar
 # Above this many numbers in all ballots, mode="auto" linearises: exact ones would take many minutes.
 MANY_BALLOTS = 2e9
 
+# The paper's weight decay, and this library's when it trains.
+ASSUMED_DECAY = 5e-4
+
 
 class Jury:
     """Leave-one-out models of a trained GNN, without retraining, and their verdict on every node.
@@ -44,7 +49,7 @@ class Jury:
         train_nodes: the nodes whose labels the model was trained on (indices or a mask).
         loss: "cross_entropy" or "mse".
         weight_decay: the L2 the model was trained with; it is part of the objective. One number, or one per
-            parameter name.
+            parameter name. If it is not given, 5e-4 is assumed, and ``health`` says so.
         curvature: "ggn" (default), "hessian" or "printed".
         solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with settings.
         leave_out: "newton" (default), "influence" (the paper), or "retrain" (brute force, as ``retraining`` says).
@@ -59,6 +64,7 @@ class Jury:
             model, so label sets keep their guarantee with n = ``jurors``: they get noisier, and no level below
             1 / (jurors + 1) can be asked for.
         memory: how much the ballots of one batch of jurors may take, in each process that counts.
+        chosen: how the labels were chosen, "random" or "actively"; after active learning no coverage is promised.
         retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
         parallel: where ballots are counted: None (here, or where ``joblib.parallel_config`` says), "serial", a number
             of processes, or "dask://host:port". The verdict is the same.
@@ -72,7 +78,7 @@ class Jury:
         train_nodes: Tensor | Sequence[int],
         *,
         loss: str = "cross_entropy",
-        weight_decay: float | Mapping[str, float] = 5e-4,
+        weight_decay: float | Mapping[str, float] | None = None,
         curvature: str = "ggn",
         solver: str | Solver = "auto",
         leave_out: str = "newton",
@@ -83,18 +89,23 @@ class Jury:
         rank: int = 128,
         jurors: int | None = None,
         memory: str = "1GB",
+        chosen: str = "random",
         retraining: Retraining | None = None,
         parallel: int | str | None = None,
         progress: bool = False,
     ) -> None:
         if leave_out not in LEAVE_OUT:
             raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
+        if chosen not in CHOSEN:
+            raise SettingError(f"Unknown chosen {chosen!r}: say how the labels were chosen, {' or '.join(CHOSEN)}.")
         if mode not in MODES:
             raise SettingError(f"Unknown mode {mode!r}: choose one of {', '.join(MODES)}.")
         check_count(rank, "rank")
         check_parallel(parallel)
-        self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward)
-        self.data, self.train_nodes = data, self.objective.train_nodes
+        self.decay_assumed = weight_decay is None
+        decay = ASSUMED_DECAY if weight_decay is None else weight_decay
+        self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=decay, forward=forward)
+        self.data, self.train_nodes, self.chosen = data, self.objective.train_nodes, chosen
         self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
         self.leave_out = "influence" if as_printed else leave_out
         self.retraining, self.parallel, self.progress = retraining or Retraining(), parallel, progress
@@ -169,7 +180,9 @@ class Jury:
         asked, total = self._asked(nodes), self.jurors.count
         with progress_bar("Counting the ballots", total=total, unit="jurors", show=self.progress) as advance:
             hearing = self._hearing(asked, question)
-            return hearing.verdict(hearing.hear(parallel=self.parallel, resume=resume, advance=advance))
+            verdict = hearing.verdict(hearing.hear(parallel=self.parallel, resume=resume, advance=advance))
+        plain = interval == "jackknife" and verdict.label_counts is None
+        return replace(verdict, doubts=(*self.doubts, PLAIN_JACKKNIFE) if plain else self.doubts)
 
     def _hearing(self, asked: Tensor, question: Question) -> Hearing:
         if isinstance(self.jurors, CompressedJurors):
@@ -205,6 +218,11 @@ class Jury:
     def curvature(self) -> Curvature:
         """The curvature operator, weight decay included; available before ``fit``."""
         return curvature_of(self.objective, self.curvature_kind, damping=self.damping)
+
+    @cached_property
+    def doubts(self) -> tuple[str, ...]:
+        """What stands against claims of coverage, a sentence each; see :meth:`jurygcn.Verdict.claim`."""
+        return doubts_about(self.objective, chosen=self.chosen, as_printed=self.as_printed)
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:

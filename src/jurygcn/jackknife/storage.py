@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SETTINGS = {
-    *("loss", "weight_decay", "curvature", "leave_out", "damping", "as_printed", "mode", "rank", "jurors", "memory")
+    *("loss", "weight_decay", "curvature", "leave_out", "damping", "as_printed", "mode", "rank", "jurors", "memory"),
+    "chosen",
 }
 
 
@@ -37,7 +38,7 @@ def save_jury(jury: Jury, folder: Path) -> Path:
     decay = jury.objective.weight_decay
     settings = {
         "loss": jury.objective.loss.name,
-        "weight_decay": dict(decay) if isinstance(decay, Mapping) else decay,
+        "weight_decay": None if jury.decay_assumed else dict(decay) if isinstance(decay, Mapping) else decay,
         "curvature": jury.curvature_kind,
         "leave_out": jury.leave_out,
         "damping": jury.damping,
@@ -46,6 +47,7 @@ def save_jury(jury: Jury, folder: Path) -> Path:
         "rank": jury.rank,
         "jurors": len(jury.seats),
         "memory": jury.memory,
+        "chosen": jury.chosen,
     }
     description = {
         "format": FORMAT,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.errors import SettingError
+from jurygcn.jackknife.claims import Claim, claim_at
 from jurygcn.jackknife.display import as_line, verdict_facts, verdict_html
 from jurygcn.jackknife.intervals import check_alpha, exact_rank
 from jurygcn.jackknife.pictures import plot_node, plot_verdict
@@ -54,6 +55,7 @@ class Verdict:
             no ballots, and catches errors well on homophilous graphs; empty for regression.
         alpha: the level of lower and upper.
         diffusion: how many times ballots were averaged over neighbourhoods before scoring labels.
+        doubts: what stands against labels drawn at random, a sentence each; coverage is promised only without any.
     """
 
     nodes: Tensor
@@ -70,6 +72,7 @@ class Verdict:
     diffusion: int = 0
     label_counts: Tensor | None = field(default=None, repr=False)
     names: list[str] | None = field(default=None, repr=False)
+    doubts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -118,6 +121,16 @@ class Verdict:
     def set_size(self, alpha: float = 0.1) -> Tensor:
         """Labels in the prediction set: 1 is decided, 0 means the node looks like none of the classes, (m,)."""
         return self.label_sets(alpha).sum(dim=1)
+
+    def claim(self, alpha: float | None = None) -> Claim:
+        """What is promised of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals at their level.
+
+        Nothing is promised if labels were not drawn at random, as far as that can be told, or are too few.
+        """
+        if self.label_counts is None:
+            alpha = self.alpha
+        level = check_alpha(0.1 if alpha is None else alpha, below=1.0)
+        return claim_at(level, int(self.jurors.max()) if len(self) else 0, self.doubts)
 
     # --- scores ----------------------------------------------------------------------------------------
 

@@ -206,6 +206,7 @@ def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: b
         f"{len(verdict):,} nodes judged by {count:,} jurors: models that each left out one label, "
         f"{how[jury.jurors.leave_out]}."
     ]
+    said.append(verdict.claim(found.alpha).words)
     if found.classify and verdict.diffusion:
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")

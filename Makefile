@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test slow lint format type docs bench clean
+.PHONY: help demo test slow lint format type docs bench mutants clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -39,6 +39,9 @@ docs: $(READY)   ## build the documentation site into site/
 
 bench: $(READY)  ## the quick form of every benchmark
 	@set -e; for script in $(filter-out benchmarks/harness.py benchmarks/protocol.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$script"; $(BIN)/python $$script --quick; done
+
+mutants: $(READY) ## small faults in the core: would the tests notice? (an hour)
+	$(BIN)/python tools/mutants.py
 
 clean:           ## remove what make made
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache

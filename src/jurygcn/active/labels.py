@@ -67,6 +67,16 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
     return gather(answers, data, path.name)
 
 
+def has_labels(path: Path) -> bool:
+    """Whether the file is a CSV table with the columns node and label."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            heading = next(csv.reader(file), [])
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return False  # whoever reads it for good says what is wrong
+    return {"node", "label"} <= set(heading)
+
+
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line numbers and rows of a CSV file with the columns node and label; cells as they were before `quoted`."""
     try:
@@ -100,7 +110,7 @@ def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None 
     if len(set(words)) < 2 or len(set(words)) != len(words) or not all(words):
         raise DataError(
             f"expected at least two different classes, got {', '.join(words) or 'none'}; label a node of each class, "
-            "or name the classes"
+            "or name the classes (--classes a,b,c on the command line)"
         )
     if int(data.num_classes) >= 2 and len(words) != int(data.num_classes):
         raise DataError(f"expected names for the graph's {int(data.num_classes)} classes, got {len(words)}; name all")

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from jurygcn.cli.nodes import Recorded
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import busy, print_json
-from jurygcn.cli.session import Settings, choose_nodes, load_graph, stopwatch, versions
+from jurygcn.cli.session import Settings, choose_nodes, load_graph, stopwatch, versions, with_labels_from
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.data import labelled, paper_split, sizes
 from jurygcn.errors import SettingError
@@ -31,7 +31,7 @@ def fit_method(
     """Fit, score, write and print."""
     check_out(out)
     data, loading = load_graph(name)
-    seconds = {"data": loading}
+    data, seconds = with_labels_from(settings.train_nodes, data), {"data": loading}
     train_nodes, test_nodes = choose_nodes(data, settings, Recorded())
     chosen = adjusted(METHODS[method](data), method, stated)
     with stopwatch(seconds, "training"), busy("Training"):

@@ -98,7 +98,8 @@ TrainNodes = Annotated[
     Path | None,
     typer.Option(
         "--train-nodes",
-        help="Nodes to train on: a file with one node number or name per line, or the run.json of a run.",
+        help="Nodes to train on: a file with one node number or name per line; a CSV file with the columns node and "
+        "label, whose labels are then used; the run.json of a run; or the word all, for every labelled node.",
     ),
 ]
 Epochs = Annotated[int, typer.Option("--epochs", help="Training epochs.")]

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import jurygcn
+from jurygcn.active.labels import has_labels, read_labels, with_classes
 from jurygcn.cli.checkpoint import load_gcn
-from jurygcn.cli.nodes import Recorded, read_nodes, recorded_beside
+from jurygcn.cli.nodes import Recorded, checked, read_nodes, recorded_beside
 from jurygcn.cli.options import DEFAULT_WEIGHT_DECAY
 from jurygcn.cli.reporting import busy, say
 from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
@@ -26,6 +28,7 @@ from jurygcn.errors import DataError, ModelError, SettingError
 from jurygcn.models import GCN, Training, train
 
 DEFAULT_LABELS = 100
+EVERY_LABEL = Path("all")  # as --train-nodes
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def load_graph(name: str) -> tuple[Data, float]:
 
 def start_session(data: Data, loading: float, settings: Settings) -> Session:
     """The session on a graph that is loaded already."""
+    data = with_labels_from(settings.train_nodes, data)
     seconds = {"data": loading}
     model, training, recorded = None, None, Recorded()
     if settings.checkpoint is not None:
@@ -142,6 +146,16 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
     return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds)
 
 
+def with_labels_from(path: Path | None, data: Data) -> Data:
+    """The graph with the labels of a CSV file that has the columns node and label; else as it is."""
+    if path is None or not has_labels(path):
+        return data
+    graph = copy(with_classes(data, path))
+    nodes, classes = read_labels(path, graph)
+    graph.y = graph.y.index_put((nodes,), classes)
+    return graph
+
+
 def train_gcn(data: Data, train_nodes: Tensor, settings: Settings, weight_decay: float) -> tuple[GCN, Training]:
     """A GCN with these settings, trained on these nodes."""
     s = settings
@@ -158,8 +172,12 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
     A node list given by the user leaves every other labelled node to test on.
     """
     nodes = recorded.train_nodes
-    if settings.train_nodes is not None:
-        nodes = read_nodes(settings.train_nodes, data)
+    if settings.train_nodes == EVERY_LABEL:
+        nodes = labelled(data).nonzero()[:, 0]
+    elif settings.train_nodes is not None:
+        path = settings.train_nodes
+        given = sorted(read_labels(path, data)[0].tolist()) if has_labels(path) else None
+        nodes = read_nodes(path, data) if given is None else checked(given, data, path.name)
     drawn = settings.labels is not None or settings.per_class is not None
     if nodes is not None and not drawn:
         rest = labelled(data)
@@ -175,6 +193,11 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
     if settings.per_class is not None:
         return per_class_labels(data, split.pool, settings.per_class, seed=settings.seed), split.test
     count = min(DEFAULT_LABELS, len(split.pool)) if settings.labels is None else settings.labels
+    if not 1 <= count <= len(split.pool):
+        raise SettingError(
+            f"expected between 1 and {len(split.pool)} labels, since other labelled nodes are kept for testing, got "
+            f"{count}; change --labels, or train on every label with --train-nodes all"
+        )
     return random_labels(split.pool, count, seed=settings.seed), split.test
 
 

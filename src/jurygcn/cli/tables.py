@@ -25,7 +25,7 @@ def facts_table(facts: Mapping[str, str], *, title: str) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for what, value in facts.items():
-        table.add_row(what, shown(value))
+        table.add_row(what, "\n".join(map(shown, value.split("\n"))))
     return table
 
 
@@ -77,7 +77,7 @@ def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
     table.add_column("kinds", no_wrap=True)
     for row in rows:
         table.add_row(
-            str(row["node"]) + ("*" if row["trained_on"] else " "),
+            shown(row.get("name", row["node"])) + ("*" if row["trained_on"] else " "),
             str(row["prediction"]),
             "?" if row["label"] is None else str(row["label"]),
             " ".join(map(str, row["label_set"])) or "none",

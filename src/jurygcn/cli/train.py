@@ -40,6 +40,7 @@ def train(
     method: Method = "gcn",
     labels: given.Labels = None,
     per_class: given.PerClass = None,
+    train_nodes: given.TrainNodes = None,
     epochs: Epochs = None,
     lr: LearningRate = None,
     weight_decay: given.WeightDecay = None,
@@ -50,7 +51,7 @@ def train(
     out: given.Out = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Train on randomly labelled nodes and print the test accuracy.
+    """Train on some labelled nodes and print the test accuracy.
 
     gcn is the paper's GCN, ready for jurygcn quantify. reweight and self-train let the jury help; gat, sgnn, gpn and
     the others are there to compare with, and those that stop early or calibrate use the split's validation nodes.
@@ -61,15 +62,13 @@ def train(
     check_out(out)
     chosen = {"epochs": epochs, "lr": lr, "dropout": dropout, "hidden": hidden, "layers": layers}
     stated = {key: value for key, value in chosen.items() if value is not None}
+    nodes = {"labels": labels, "per_class": per_class, "train_nodes": train_nodes, "seed": seed}
     if method != "gcn":
         if weight_decay is not None:
             stated["weight_decay"] = weight_decay
-        fit_method(data, method, Settings(labels=labels, per_class=per_class, seed=seed), stated, out, as_json=as_json)
+        fit_method(data, method, Settings(**nodes), stated, out, as_json=as_json)  # type: ignore[arg-type]
         return
-    session = open_session(
-        data,
-        Settings(labels=labels, per_class=per_class, weight_decay=weight_decay, seed=seed, **stated),  # type: ignore[arg-type]
-    )
+    session = open_session(data, Settings(weight_decay=weight_decay, **nodes, **stated))  # type: ignore[arg-type]
     run = {**session.describe("train"), "test": test_scores(session)}
     files = []
     if out is not None:

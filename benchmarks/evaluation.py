@@ -42,7 +42,7 @@ def main() -> None:
             values = [by[key, dataset] for dataset in datasets]
             body.append([" ".join(key).strip(), *(f"{v:.3f}" for v in values), f"{mean(values):.3f}"])
         table(f"{part}: {value}", ["method", *datasets, "mean"], body)
-    print(save("evaluation", rows, quick=chosen.quick, labels=LABELS, splits=SPLITS, alpha=ALPHA))
+    print(save("evaluation", rows, quick=chosen.quick, labels=LABELS, alpha=ALPHA))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ def main() -> None:
         out = Path(temporary) if chosen.quick else cache_folder() / "benchmarks" / "reproduction"
         for name in NAMES:
             how = {"quick": chosen.quick, "finished": chosen.finished, "progress": True}
+            if chosen.finished and not (out / f"{name}.jsonl").exists():
+                continue
             found = run_experiment(name, EXPERIMENTS[name], out=out, **how)
             for title, frame in found.shown.items():
                 table(f"{found.experiment.title}: {title}", list(frame.columns), frame.to_numpy().tolist())

@@ -29,6 +29,7 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
     """Errors, probabilities, label sets, left-out classes."""
     errors, strange = part(document, "errors"), part(document, "strange")
     names = values_of(errors, "dataset")
+    yield f"Splits: {splits_of(errors)}" + (f"; with classes left out: {splits_of(strange)}." if strange else ".")
     yield "**Catching wrong predictions.** AUROC on each graph, mean ± sd over splits, then means over the graphs:"
     yield markdown(
         ["method, score", "errors of", *map(named, names), "AUROC", "AUPR", "AURC"],
@@ -64,13 +65,20 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
     yield set_sentence(document)
     if strange:
         yield "**Classes left out of training.** AUROC of telling their nodes from the others:"
+        there = values_of(strange, "dataset")
         yield markdown(
-            ["method, score", *map(named, names), "mean"],
+            ["method, score", *map(named, there), "mean"],
             [
-                [_name(key, strange)[0], *_cells(strange, key, names), f"{across(strange, 'auroc')[key]:.3f}"]
+                [_name(key, strange)[0], *_cells(strange, key, there), f"{across(strange, 'auroc')[key]:.3f}"]
                 for key in _order(strange)
             ],
         )
+
+
+def splits_of(rows: Sequence[Row]) -> str:
+    """How many splits there are of each graph."""
+    counts = {named(row["dataset"]): row["splits"] for row in rows}
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 METRICS = ("auroc", "aupr", "aurc")
@@ -117,11 +125,30 @@ def standing(document: Document) -> str:
         rival = max((row for row in here if row["method"] != JURY), key=lambda row: row["auroc"])
         gap = own - rival["auroc"]
         where.append(f"{named(name)} {gap:+.3f} ({rival['method']}, {rival['score'].replace('_', ' ')})")
+    jurors = {key[1]: auroc for key, auroc in across(errors, "auroc").items() if key[0] == JURY}
+    jurors.pop("neighbour_doubt")
+    best_of_jurors = max(jurors, key=lambda name: jurors[name])
     return (
         f"The jury's best score is {mine.replace('_', ' ')} with a mean AUROC of {value:.3f}; the best of the others "
         f"is {method}, {score.replace('_', ' ')} with {other:.3f}. On each graph it is ahead of the best of the others "
-        f"there by: {', '.join(where)}."
+        f"there by: {', '.join(where)}. Neighbour doubt needs no jurors; of the scores that rest on them "
+        f"{best_of_jurors.replace('_', ' ')} is the best, with {jurors[best_of_jurors]:.3f}."
     )
+
+
+def in_short(document: Document) -> str:
+    """Where the jury's scores stand, in half a sentence per graph."""
+    errors = part(document, "errors")
+    parts = []
+    for name in values_of(errors, "dataset"):
+        here = [row for row in errors if row["dataset"] == name]
+        mine, other = (
+            max((row for row in here if (row["method"] == JURY) == ours), key=lambda row: row["auroc"])
+            for ours in (True, False)
+        )
+        words = [f"{row['score'].replace('_', ' ')} {row['auroc']:.3f}" for row in (mine, other)]
+        parts.append(f"{named(name)} {words[0]} against {other['method']}'s {words[1]}")
+    return f"AUROC of the jury's best score against the best of theirs, {'; '.join(parts)};"
 
 
 def set_sentence(document: Document) -> str:

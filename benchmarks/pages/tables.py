@@ -98,6 +98,11 @@ def readme(found: Documents) -> str:
         f"Split conformal has the same labels, half of them for calibration; the jury's sets are {smaller:.0%} smaller "
         "on average over the three graphs.",
     ]
+    if "evaluation" in found:
+        text.append(
+            f"Beside entropy, max-probability, temperature scaling, energy, MC dropout, an ensemble, GPN and S-GNN, "
+            f"each judged by its own model's errors: {comparison.in_short(found['evaluation'])} `evaluation.py`."
+        )
     if "regression" in found:
         text.append(regression_sentence(found["regression"]))
     if "any_gnn" in found:

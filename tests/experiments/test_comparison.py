@@ -110,6 +110,8 @@ def test_what_is_kept_is_not_measured_again(data: Data, tmp_path: Path, monkeypa
     again = evaluate(data, labels=30, splits=1, methods=(JURY,), keep=tmp_path)
     assert again.scores.equals(first.scores)
     assert len(evaluate(data, labels=30, splits=3, methods=(JURY,), keep=tmp_path, finished=True).rows) == 2
+    both = evaluate(data, labels=30, splits=1, methods=(JURY, "energy"), keep=tmp_path, finished=True)
+    assert both.rows == [], "all methods have the same splits, or none"
     with pytest.raises(pytest.fail.Exception, match="measured again"):
         evaluate(data, labels=29, splits=1, methods=(JURY,), keep=tmp_path)
     other = data.clone()

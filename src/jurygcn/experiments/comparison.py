@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -257,7 +258,7 @@ def evaluate(
         methods: of ``METHODS``.
         left_out: also how well scores tell nodes of classes that were left out of training.
         keep: a folder for evaluation.jsonl; the same call goes on from it after an interruption.
-        finished: measure nothing more; only sum up what is kept.
+        finished: measure nothing more; sum up the splits on which everything is measured.
         progress: show a bar on stderr.
     """
     check_alpha(alpha, below=1.0)
@@ -282,9 +283,19 @@ def evaluate(
     with TemporaryDirectory() as nowhere:
         kept = Cells("evaluation", setting.stamp, folder=Path(nowhere if keep is None else keep))
         kept.measure([] if finished else wanted, setting.measure, what="Comparing", show=progress)
-        rows = kept.rows(wanted)
+        rows = of_whole_splits(kept.rows(wanted), wanted)
     settings = {"labels": setting.labels, "splits": splits, "alpha": alpha, "classes_left_out": gone}
     return summarise(rows, settings)
+
+
+def of_whole_splits(rows: list[Row], wanted: list[Cell]) -> list[Row]:
+    """The rows of those splits on which every method is measured, so that all have the same splits."""
+
+    def split_of(row: Row) -> tuple[int, bool]:
+        return row["seed"], row["left_out"]
+
+    there, needed = Counter(map(split_of, rows)), Counter(map(split_of, wanted))
+    return [row for row in rows if there[split_of(row)] == needed[split_of(row)]]
 
 
 def summarise(rows: list[Row], settings: dict[str, Any]) -> Evaluation:

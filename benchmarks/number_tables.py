@@ -1,4 +1,4 @@
-"""Write the tables and the picture of README.md and docs/results.md from benchmarks/results/*.json.
+"""Write the tables and the picture of README.md, docs/results.md and docs/reliability.md from benchmarks/results/.
 
 No number of those pages is typed by hand: what stands between ``<!-- numbers -->`` and ``<!-- /numbers -->`` is made
 here. The name is not numbers.py because scripts of this folder would then find it in place of Python's own module.
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pages.picture import PICTURE, draw, is_current
 from pages.rows import Documents, documents
-from pages.tables import readme, results
+from pages.tables import endurance, readme, results
 
 ROOT = Path(__file__).resolve().parents[1]
 BETWEEN = re.compile(r"(<!-- numbers -->\n).*?(<!-- /numbers -->)", flags=re.DOTALL)
-PAGES = {"README.md": readme, "docs/results.md": results}
+PAGES = {"README.md": readme, "docs/results.md": results, "docs/reliability.md": endurance}
 
 
 def renewed(root: Path, found: Documents) -> dict[Path, str]:

@@ -147,6 +147,22 @@ def results(found: Documents) -> str:
     return "\n\n".join(made)
 
 
+def endurance(found: Documents) -> str:
+    """What docs/reliability.md says of long runs."""
+    body = [
+        [
+            f"{row['count']:,} {row['what']}",
+            f"{row['warm_mb']:.0f} MB",
+            f"{row['growth_mb']:.2f} MB",
+            str(row["files_before"]),
+            str(row["files_most"]),
+        ]
+        for row in found.get("endurance", {"rows": []})["rows"]
+    ]
+    head = ["in one process", "memory after warm-up", "growth to the end", "open files before", "open files at most"]
+    return markdown(head, body)
+
+
 def label_sets(document: Document) -> str:
     rows, tables = document["rows"], []
     for name in values_of(rows, "dataset"):

@@ -45,7 +45,7 @@ _ENTRIES = (
     _citation("citeseer", "papers on computer science and their citations"),
     _citation("pubmed", "papers on diabetes and their citations"),
     Dataset("reddit", reddit.load_reddit, reddit.SIZES, "two files", "posts with common commenters"),
-    _made("digits", embedded.digits, Sizes(1797, 12340, 64, 10), "8×8 images, joined to the 10 nearest"),
+    _made("digits", embedded.digits, Sizes(1797, 12339, 64, 10), "8×8 images, joined to the 10 nearest"),
     _made("karate", embedded.karate, Sizes(34, 78, 34, 4), "Zachary's karate club"),
     _made("synthetic", synthetic, Sizes(3000, 9000, 32, 5), "degree-corrected block model, drawn anew"),
 )

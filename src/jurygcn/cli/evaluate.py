@@ -10,8 +10,8 @@ from rich.console import Console
 from torch_geometric.data import Data
 
 from jurygcn.cli import options as given
-from jurygcn.cli.output import check_out, write_csv, write_run
-from jurygcn.cli.reporting import print_json
+from jurygcn.cli.output import check_out, say_written, write_csv, write_run
+from jurygcn.cli.reporting import print_json, shown
 from jurygcn.cli.reproduce import text_table
 from jurygcn.cli.session import load_graph, versions
 from jurygcn.data import sizes
@@ -66,8 +66,7 @@ def evaluate(
         print_json({**run, "files": [str(path) for path in files]})
         return
     present(found, data.name)
-    for path in files:
-        Console().print(f"Wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    say_written(Console(), files)
 
 
 def described(found: Evaluation, data: Data) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def present(found: Evaluation, name: str) -> None:
     console = Console()
     settings = found.settings
     console.print(
-        f"\n[bold]{name}[/bold]: {settings['labels']} labels, {settings['splits']} splits; mean ± sd over splits"
+        f"\n[bold]{shown(name)}[/bold]: {settings['labels']} labels, {settings['splits']} splits; mean ± sd over splits"
     )
     coverage = f"Label sets that are to cover {1 - settings['alpha']:g}"
     gone = f"Telling nodes of {settings['classes_left_out']} classes left out"
@@ -104,12 +103,12 @@ def present(found: Evaluation, name: str) -> None:
     }
     for key, frame in found.tables.items():
         title, columns = titles[key]
-        shown = frame.sort_values("auroc", ascending=False) if "auroc" in frame else frame
-        words = shown[[column for column in ("method", "score") if column in shown]].copy()
-        if "model" in shown:
-            words["errors of"] = ["same GCN" if model == SAME else "its own" for model in shown["model"]]
+        best = frame.sort_values("auroc", ascending=False) if "auroc" in frame else frame
+        words = best[[column for column in ("method", "score") if column in best]].copy()
+        if "model" in best:
+            words["errors of"] = ["same GCN" if model == SAME else "its own" for model in best["model"]]
         for place, (column, head) in enumerate(columns.items()):
-            values = zip(shown[column], shown[f"{column}_sd"])
+            values = zip(best[column], best[f"{column}_sd"])
             words[head] = [spread(mean, sd if place == 0 else None) for mean, sd in values]
         console.print(text_table(words, title=title))
     console.print(NOTE, style="dim")

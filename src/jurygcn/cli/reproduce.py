@@ -9,12 +9,11 @@ import pandas as pd
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written
-from jurygcn.cli.reporting import print_json
+from jurygcn.cli.reporting import print_json, shown
 from jurygcn.experiments import EXPERIMENTS, Reproduced
 from jurygcn.experiments import reproduce as run
 from jurygcn.experiments.experiment import records
@@ -59,19 +58,19 @@ def reproduce(
 
 def present(found: Reproduced, console: Console) -> None:
     """The tables in the paper's layout, how they were measured, where the files are."""
-    console.print(f"\n[bold]{escape(found.experiment.title)}[/bold]")
+    console.print(f"\n[bold]{shown(found.experiment.title)}[/bold]")
     for title, frame in found.shown.items():
         console.print(text_table(frame, title=title))
-    console.print(escape(found.experiment.about), style="dim")
+    console.print(shown(found.experiment.about), style="dim")
     say_written(console, found.files)
 
 
 def text_table(frame: pd.DataFrame, *, title: str) -> Table:
     """A frame of text; the first column is words, the others are numbers."""
-    table = Table(box=box.SIMPLE_HEAD, title=escape(title), title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=shown(title), title_justify="left", title_style="bold", pad_edge=False)
     for place, column in enumerate(frame.columns):
         words = place == 0 or str(column) in ("method", "graph", "score", "errors of")
-        table.add_column(escape(str(column)), justify="left" if words else "right", no_wrap=words)
+        table.add_column(shown(str(column)), justify="left" if words else "right", no_wrap=words)
     for row in frame.itertuples(index=False):
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(shown(str(cell)) for cell in row))
     return table

@@ -7,7 +7,6 @@ graph's propagated features are cached, as they are in any second use of a graph
 from __future__ import annotations
 
 import copy
-import resource
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from torch_geometric.nn import GCNConv
 from harness import options, save, table
 from jurygcn import GCN, Jury, Retraining, load_dataset, train
 from jurygcn.data import paper_split, random_labels
+from jurygcn.experiments.memory import peak_mb
 from jurygcn.jackknife.retrain import retrained_parameters
 
 LABELS = {"cora": 100, "citeseer": 100, "pubmed": 50}
@@ -118,10 +118,6 @@ def idle() -> dict[str, float]:
     """The memory that graph, model and libraries take anyway."""
     setting("cora", 10, hidden=8)
     return {"rss_mb": peak_mb()}
-
-
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def in_a_process(call: str, *arguments: object) -> dict[str, float]:

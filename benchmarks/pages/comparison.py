@@ -177,6 +177,14 @@ def findings(document: Document) -> Iterator[str]:
                 f"({other['score'].replace('_', ' ')}, AUROC {other['auroc']:.3f}) than the jury's best score does the "
                 f"GCN's ({mine['score'].replace('_', ' ')}, {mine['auroc']:.3f})."
             )
+    strange = part(document, "strange")
+    if strange:
+        ((_, mine), value), ((method, theirs), other) = best(strange, ours=True), best(strange, ours=False)
+        if value < other - CLOSE:
+            yield (
+                f"**Classes that were left out are told best by {method}** ({theirs.replace('_', ' ')}, mean AUROC "
+                f"{other:.3f}), not by the jury ({mine.replace('_', ' ')}, {value:.3f})."
+            )
     default = across(errors, "auroc")[JURY, "ambiguity"]
     (_, score), value = best(errors, ours=True)
     if score != "ambiguity" and value > default:

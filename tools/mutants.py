@@ -27,23 +27,31 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "jurygcn"
 
-# The tests of each module, the quickest and closest first; others of its layer follow.
+# The tests of each module, the closest first.
 LINALG = ("tests/linalg", "tests/jackknife/test_jurors.py")
-JACKKNIFE = (
-    *("tests/jackknife/test_intervals.py", "tests/jackknife/test_jury.py", "tests/jackknife/test_jurors.py"),
-    *("tests/jackknife/test_retrain.py", "tests/jackknife/test_first_order.py", "tests/jackknife/test_any_gnn.py"),
-    *("tests/jackknife/test_display.py", "tests/test_resume.py", "tests/trust/test_numerics.py"),
-    *("tests/trust/test_claims.py", "tests/trust/test_degenerate.py"),
-)
-FIRST = {
+JURY = "tests/jackknife/test_jury.py"
+TESTS = {
+    "ballots": (JURY, "tests/jackknife/test_any_gnn.py"),
     "checkup": ("tests/trust/test_numerics.py", "tests/jackknife/test_retrain.py"),
     "claims": ("tests/trust/test_claims.py",),
-    "display": ("tests/jackknife/test_display.py",),
+    "diffusion": (JURY,),
+    "display": ("tests/jackknife/test_display.py", "tests/trust/test_claims.py"),
+    "explain": ("tests/jackknife/test_retrain.py",),
     "first_order": ("tests/jackknife/test_first_order.py",),
-    "jurors": ("tests/jackknife/test_jurors.py",),
+    "hearing": (JURY, "tests/jackknife/test_first_order.py", "tests/test_resume.py", "tests/test_parallel.py"),
+    "intervals": ("tests/jackknife/test_intervals.py", JURY),
+    "jurors": ("tests/jackknife/test_jurors.py", "tests/trust/test_numerics.py", "tests/jackknife/test_first_order.py"),
+    "jury": (
+        JURY,
+        "tests/jackknife/test_first_order.py",
+        "tests/jackknife/test_retrain.py",
+        "tests/trust/test_claims.py",
+    ),
     "record": ("tests/test_resume.py",),
     "retrain": ("tests/jackknife/test_retrain.py",),
-    "storage": ("tests/jackknife/test_jury.py", "tests/hostile/test_hostile_files.py"),
+    "storage": (JURY, "tests/trust/test_numerics.py"),
+    "tally": (JURY, "tests/jackknife/test_intervals.py", "tests/trust/test_degenerate.py"),
+    "verdict": (JURY, "tests/jackknife/test_display.py", "tests/trust/test_claims.py"),
 }
 LEFT_OUT = {"__init__", "pictures"}  # names only; the look of figures
 PRELOAD = (
@@ -165,8 +173,7 @@ def all_mutants() -> list[tuple[Path, list[Any], str]]:
 
 def tests_of(path: Path) -> list[str]:
     """The test files that are run on a mutant of this module."""
-    chosen = LINALG if path.parent.name == "linalg" else (*FIRST.get(path.stem, ()), *JACKKNIFE)
-    return list(dict.fromkeys(chosen))
+    return list(LINALG if path.parent.name == "linalg" else TESTS[path.stem])
 
 
 def run_tests(path: Path, tree: ast.Module, tests: list[str]) -> int:

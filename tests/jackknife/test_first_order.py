@@ -12,8 +12,9 @@ from cases import CASES, Case
 from jurygcn.data import synthetic
 from jurygcn.derivatives import autodiff
 from jurygcn.errors import SettingError
-from jurygcn.jackknife import Jury
+from jurygcn.jackknife import Jury, first_order
 from jurygcn.jackknife.first_order import Block, count_at_least
+from jurygcn.jackknife.hearing import Question
 from jurygcn.jackknife.jury import MANY_BALLOTS
 from jurygcn.models import GCN, train
 
@@ -235,3 +236,17 @@ def test_some_jurors_are_seated(medium: Jury, mode: str):
     for wrong in (0, 151):
         with pytest.raises(SettingError, match="between 1 and"):
             Jury(*given, jurors=wrong)
+
+
+def test_some_nodes_at_a_time_say_the_same(medium: Jury, monkeypatch):
+    """Nodes are heard in stretches that fit in memory; how long these are changes nothing."""
+    whole = medium.verdict(alpha=0.1)
+    monkeypatch.setattr(first_order, "NUMBERS", 7 * 4 * 150)  # seven nodes
+    heard: list[int] = []
+    question = Question(alpha=0.1, exact=False, interval="jackknife+", score="lac", diffusion=0)
+    hearing = medium._hearing(torch.arange(600), question)
+    parts = hearing.verdict(hearing.hear(advance=heard.append))
+    for name in ("lower", "upper", "loo_variance", "label_flips", "label_counts"):
+        assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-12)
+    assert len(heard) > 30
+    assert sum(heard) == 150

@@ -18,7 +18,7 @@ from jurygcn import GCN, Jury, Verdict
 from jurygcn.errors import JuryError, JuryWarning
 
 NUMBERS = ("prediction", "lower", "upper", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
-QUICK, MANY = 300, 6000
+QUICK, MANY = 300, 3000
 
 
 def relaxed(examples: int) -> settings:

@@ -23,7 +23,7 @@ from jurygcn.data import Split, labelled
 from jurygcn.errors import JuryError
 from jurygcn.semi import METHODS
 
-QUICK, MANY = 60, 1500
+QUICK, MANY = 60, 500
 
 
 def examples(count: int, *, derandomize: bool = True) -> settings:

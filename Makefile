@@ -21,7 +21,8 @@ test: $(READY)   ## all tests, real graphs included
 	$(BIN)/python -m pytest -q -m "not slow"
 
 cover: $(READY)  ## the same tests, and which lines and branches they run; fails below 92 %
-	$(BIN)/python -m pytest -q -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m coverage run -m pytest -q -m "not slow"
+	$(BIN)/python -m coverage report
 
 slow: $(READY)   ## the long tests
 	$(BIN)/python -m pytest -q -m slow

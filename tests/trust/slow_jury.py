@@ -76,7 +76,8 @@ class SlowJury:
             residual = pi[i].clone()
             residual[label] -= 1.0
             kept = H - terms[i] if self.leave_out == "newton" else H
-            self.condition = max(self.condition, float(torch.linalg.cond(kept)))
+            condition = float(torch.linalg.cond(kept))  # NaN if there is no curvature at all
+            self.condition = max(self.condition, condition) if condition == condition else np.inf
             step, singular = torch.linalg.solve_ex(kept, J[i].T @ residual)
             steps.append(torch.zeros_like(step) if singular else step / n)
         return torch.stack(steps)

@@ -86,6 +86,18 @@ def test_no_weight_decay_is_refused_where_they_do_not(solver: str):
     assert damped.health().damping == 1e-3
 
 
+def test_an_impossible_label_without_weight_decay_is_refused():
+    """The model excludes the label and nothing pulls it back: no number would mean anything."""
+    data = graph("two_block")
+    model = GCN(4, 3, 3, num_layers=1).double()
+    with torch.no_grad():
+        model.weights[0] *= 1e4
+    for solver in ("cg", "direct", "auto"):
+        with pytest.raises(SolverError, match=r"probability 0|singular"):
+            Jury(model, data, torch.arange(12), weight_decay=0.0, leave_out="influence", solver=solver).fit()
+    assert torch.isfinite(Jury(model, data, torch.arange(12), weight_decay=0.01).fit().verdict().width).all()
+
+
 # --- a saturated softmax -----------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from jurygcn.errors import JuryWarning, SettingError, SolverError
 from jurygcn.linalg import PreparedDual, Solution, choose, dominant_subspace
 from jurygcn.linalg.direct import PreparedDirect
 from jurygcn.linalg.solution import Prepared, Solver
+from jurygcn.losses import FLOOR
 from jurygcn.objective import Objective
 
 LEAVE_OUT = ("newton", "influence", "retrain")
@@ -108,8 +109,22 @@ class LeaveOneOut:
     ) -> None:
         self.objective, self.operator = objective, operator
         self.seats = torch.arange(objective.num_train) if seats is None else seats
+        self._check_impossible_labels()
         self.choice = choose(solver, operator)
         self.prepared: Prepared = self.choice.prepare(operator)
+
+    def _check_impossible_labels(self) -> None:
+        """Refuse what only the floor under the probabilities would bound: no curvature, and no weight decay either."""
+        objective = self.objective
+        if objective.loss.name != "cross_entropy" or bool((self.operator.diagonal > 0).all()):
+            return
+        given = objective.loss.predict(objective.train_outputs).gather(1, objective.targets[:, None]).squeeze(1)
+        if bool((given < FLOOR**2).any()):
+            node = int(objective.train_nodes[int(given.argmin())])
+            raise SolverError(
+                f"The model gives the label of node {node} probability 0, and "
+                "there is no weight decay to bound its juror: pass the weight decay it was trained with, or damping."
+            )
 
     def influences(self) -> Solution:
         r"""Influences :math:`I(i) = H^{-1} g_i` of all training nodes, value (P, n).

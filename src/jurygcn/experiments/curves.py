@@ -58,7 +58,10 @@ def curves(
     """
     datasets, methods = list(dict.fromkeys(frame["dataset"])), list(dict.fromkeys(frame["method"]))
     style = looks([*(m for m in first if m in methods), *methods])
-    figure, panels = canvas(len(datasets), width=max(4.6, 3.6 * min(len(datasets), 4)), height=3.9, columns=4)
+    width = max(4.6, 3.6 * min(len(datasets), 4))
+    columns = max(2, int(width / 1.9))  # of the legend, which must fit below the panels
+    rows = -(-(len(methods) + len(dashed or ())) // columns)
+    figure, panels = canvas(len(datasets), width=width, height=3.3 + 0.22 * rows, columns=4)
     for panel, dataset in zip(panels, datasets):
         for method in methods:
             part = frame[(frame["dataset"] == dataset) & (frame["method"] == method)].sort_values(x)
@@ -80,7 +83,6 @@ def curves(
         panel.set_axisbelow(True)
     panels[0].set_ylabel(ylabel)
     handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels())}
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
+    look_of_legend: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend(handles.values(), handles.keys(), **look_of_legend)
     return figure

@@ -172,6 +172,7 @@ def draw(frame: pd.DataFrame) -> Figure:
     clock.set_xticks(times["labels"], [f"{labels:,}" for labels in times["labels"]])
     clock.minorticks_off()
     clock.margins(x=0.08, y=0.12)
+    clock.set_ylim(top=60 * times[["retraining_s", "whole_graph_s"]].to_numpy().max())  # room for the legend
     clock.legend(frameon=False, loc="upper left", fontsize=8)
     style = looks(METHODS)
     for panel, dataset in zip(panels, datasets):

@@ -6,7 +6,7 @@ from linalg_cases import draw, indefinite, low_rank, positive, with_spectrum
 
 from jurygcn.errors import SettingError, SolverError
 from jurygcn.linalg import DenseOperator, extreme_eigenvalues
-from jurygcn.linalg.spectrum import DENSE_SIZE
+from jurygcn.linalg.spectrum import DENSE_SIZE, condition_number
 
 BIG = DENSE_SIZE + 96
 
@@ -68,3 +68,17 @@ def test_bad_input_is_refused():
 
 def test_one_parameter():
     assert extreme_eigenvalues(DenseOperator(draw(1, 1).abs())) == pytest.approx((float(draw(1, 1).abs()),) * 2)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_condition_number_is_bounded_by_the_exact_one(seed):
+    root = torch.randn(30, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    matrix = root @ root.T + 0.1 * torch.eye(30, dtype=torch.float64)
+    inverse = torch.linalg.inv(matrix)
+    exact = float(torch.linalg.matrix_norm(matrix, 1) * torch.linalg.matrix_norm(inverse, 1))
+    estimate = condition_number(matrix, lambda block: inverse @ block)
+    assert exact / 3 <= estimate <= exact * (1 + 1e-9)  # Hager's method never overestimates
+
+
+def test_the_condition_number_of_the_identity_is_one():
+    assert condition_number(torch.eye(7, dtype=torch.float64), lambda block: block) == pytest.approx(1.0)

@@ -178,7 +178,7 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
         tile = next(tile for tile in content["headline"] if tile["what"] == "Sets that hold")
         claims[name] = (tile["note"], " ".join(content["notes"]))
     assert "asked for: 90 %" in claims["random"][0]
-    assert "At least 80% hold" in claims["random"][1]
+    assert "Label sets: at least 80% hold the truth" in claims["random"][1]
     assert "nothing is promised" in claims["hubs"][0]
     assert "asked for" not in claims["hubs"][0]
     assert "other degrees" in claims["hubs"][1]
@@ -189,7 +189,7 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "at least 80% hold" in quantify()
+    assert "at least 80% of label sets hold the truth" in quantify()
     assert "none. The labels were chosen actively" in " ".join(quantify("--chosen", "actively").split())
     facts = json.loads(quantify("--chosen", "actively", "--json"))["jury"]
     assert facts["promised_coverage"] is None

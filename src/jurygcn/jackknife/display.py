@@ -48,7 +48,9 @@ def verdict_facts(verdict: Verdict) -> dict[str, str]:
 def promise_words(verdict: Verdict, alpha: float) -> str:
     """What is promised of the label sets, in few words."""
     claim = verdict.claim(alpha)
-    return " ".join(["none.", *claim.against]) if claim.coverage is None else f"at least {claim.coverage:.0%} hold"
+    if claim.coverage is None:
+        return " ".join(["none.", *claim.against])
+    return f"at least {claim.coverage:.0%} of label sets hold the truth"
 
 
 def as_line(name: str, facts: Mapping[str, str]) -> str:

@@ -206,7 +206,8 @@ def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: b
         f"{len(verdict):,} nodes judged by {count:,} jurors: models that each left out one label, "
         f"{how[jury.jurors.leave_out]}."
     ]
-    said.append(verdict.claim(found.alpha).words)
+    claim = verdict.claim(found.alpha).words
+    said.append(f"{'Label sets' if found.classify else 'Intervals'}: {claim[0].lower()}{claim[1:]}")
     if found.classify and verdict.diffusion:
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")

@@ -119,3 +119,12 @@ def test_minres_never_lets_the_residual_grow():
             reached.append(float(str(error).split("residual of ")[1].split()[0]))
     assert len(set(reached)) > 5
     assert all(later <= earlier * 1.001 for earlier, later in pairwise(reached))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+@pytest.mark.parametrize("solver", [CG(), MINRES()])
+def test_the_unit_of_the_operator_does_not_matter(solver, scale):
+    matrix, block = positive().to_dense(), draw(40, 3)
+    expected = torch.linalg.solve(matrix, block) / scale
+    found = solver.prepare(DenseOperator(scale * matrix, definite=True)).solve(block)
+    assert relative_error(found.value, expected) < 1e-4

@@ -119,3 +119,10 @@ def test_upper_error_is_the_exact_rank():
     errors = torch.arange(1.0, 10.0)  # nine errors; (1 - 0.2) * 10 = 8th smallest
     assert upper_error(errors, alpha=0.2) == 8.0
     assert upper_error(errors, alpha=0.05) == math.inf
+
+
+@pytest.mark.parametrize(("values", "alpha"), [([0.0, 1.0], 0.4), ([3.0, 1.0, 2.0], 0.45), ([5.0], 0.2)])
+def test_interpolation_reaches_the_last_of_few_values(values, alpha):
+    tail = LowerTail(alpha, len(values), exact=False)
+    tail.add(torch.tensor([values], dtype=torch.float64))
+    assert tail.quantile(torch.tensor([len(values)])).item() == pytest.approx(np.quantile(values, alpha))

@@ -137,6 +137,8 @@ def test_regression_intervals_by_hand(method: str, outputs: int):
     train(model, data, nodes, loss="mse", weight_decay=0.05)
     jury = Jury(model, data, nodes, loss="mse", weight_decay=0.05).fit()
     verdict = jury.verdict(alpha=0.2, interval=method)
+    named = [name for name in verdict.to_frame() if name.startswith("prediction")]
+    assert named == (["prediction"] if outputs == 1 else [f"prediction_{c}" for c in range(outputs)])
     votes, y = naive_votes(jury), data.y.reshape(12, -1).numpy()
     lower, upper = verdict.lower.reshape(12, -1), verdict.upper.reshape(12, -1)
     full = jury.objective.outputs(jury.objective.theta).numpy()

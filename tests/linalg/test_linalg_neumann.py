@@ -144,3 +144,10 @@ def test_diverging_samples_are_refused():
     solver = Neumann(batch_size=1, scale=high, iterations=5000)
     with pytest.raises(SolverError, match=r"diverged at iteration \d+ .*batches of 1 terms: raise the scale"):
         solver.prepare(operator).solve(draw(30, 2))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_the_unit_of_the_operator_does_not_matter(scale):
+    matrix, f = positive(condition=10).to_dense(), draw(40, 1)
+    found = Neumann().prepare(DenseOperator(scale * matrix, definite=True)).solve(f)
+    assert relative_error(found.value, torch.linalg.solve(matrix, f) / scale) < 1e-2

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -73,6 +74,15 @@ def test_a_missing_test_would_be_seen(name: str):
     ((_, tests, count),) = rows(f"| a | b | `{name}` | 1 |")
     assert count == 1
     assert [name for file, name in tests if name not in defined(file)]
+
+
+def test_the_mutants_are_those_of_the_run():
+    found = json.loads((ROOT / "tools" / "mutants.json").read_text(encoding="utf-8"))
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"{found['caught']} of {found['tried']} mutants, drawn at random from {found['places']:,} places" in text
+    assert found["caught"] >= 0.85 * found["tried"]
+    survivors = {name: result for name, result in found["mutants"].items() if result["outcome"] == "survived"}
+    assert all(result.get("equivalent") for result in survivors.values())  # each with the reason why
 
 
 if __name__ == "__main__":

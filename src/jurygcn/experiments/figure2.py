@@ -164,8 +164,9 @@ def draw(frame: pd.DataFrame) -> Figure:
         look: dict[str, Any] = looks(lines)[key]
         clock.plot(times["labels"], times[key], label=words, markersize=5, linewidth=1.8, **look)
     for row in times.itertuples():
-        for seconds_, speedup in ((row.retraining_s, row.speedup), (row.whole_graph_s, row.speedup_whole_graph)):
-            where: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        below, above = (row.retraining_s, row.speedup, -14), (row.whole_graph_s, row.speedup_whole_graph, 6)
+        for seconds_, speedup, away in (below, above):  # the lines come close: each has its numbers on its outer side
+            where: dict[str, Any] = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "fontsize": 8}
             clock.annotate(f"{speedup:,.0f}×", (row.labels, seconds_), **where)
     name = graphs.NAMES[times.iloc[0]["dataset"]]
     clock.set(xscale="log", yscale="log", xlabel="labels", ylabel="seconds", title=f"Running time, {name}")

@@ -16,13 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 from torch_geometric.data import Data
 
 from harness import options, save, table
 from jurygcn import GCN, Jury, train
 from jurygcn.data import synthetic
+from jurygcn.experiments.figure2 import full_batch_epochs
 from jurygcn.models.receptive_field import ReceptiveField
 
 NODES, EDGES, FEATURES, CLASSES, HIDDEN = 232_965, 114_615_892, 602, 41, 16
@@ -37,17 +36,6 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
-def full_batch_epochs(data: Data, nodes: Tensor, epochs: int) -> None:
-    """Ordinary training: the whole graph forward and backward in every epoch."""
-    model = GCN(FEATURES, HIDDEN, CLASSES)
-    everyone = ReceptiveField.of(model, data, torch.arange(int(data.num_nodes)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=DECAY)
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        functional.cross_entropy(everyone.logits(list(model.weights))[nodes], data.y[nodes]).backward()
-        optimizer.step()
 
 
 def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:

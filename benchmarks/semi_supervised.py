@@ -10,7 +10,6 @@ well-trained GCN has 200 epochs and weight decay on the first layer only. Interr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from statistics import mean, stdev
 from typing import Any
@@ -22,13 +21,13 @@ from torch_geometric.data import Data
 
 from harness import RESULTS, options, save, table
 from jurygcn import semi
-from jurygcn.data import paper_split, per_class_labels, public_split, random_labels
-from jurygcn.evaluation import error_auroc, micro_f1
+from jurygcn.data import cache_folder, paper_split, per_class_labels, public_split, random_labels
+from jurygcn.experiments.figure1 import BLOCK, DETAILS, LABELS, OURS, scored, stamp_of
+from jurygcn.experiments.paper import SEMI_SUPERVISED
 from jurygcn.files import replacing
 from protocol import CITATION, Cells, graph
 
-LABELS = {"cora": (20, 40, 60, 80, 100), "citeseer": (20, 40, 60, 80, 100), "pubmed": (10, 20, 30, 40, 50)}
-OURS, RIVALS = "self-train", ("gcn", "gat", "sgnn", "gpn")
+RIVALS = ("gcn", "gat", "sgnn", "gpn")
 METHODS: dict[str, Callable[[Data], semi.Method]] = {
     **{name: semi.METHODS[name] for name in ("self-train", "reweight", "gcn", "gat", "sgnn", "gpn", "ensemble")},
     "gcn, well trained": lambda _: semi.WELL_TRAINED_GCN,
@@ -40,16 +39,7 @@ PUBLIC: dict[str, Callable[[Data], semi.Method]] = {
     **{name: METHODS[name] for name in ("gcn", "gcn, well trained", "gat", "sgnn", "gpn")},
     "gpn, 10 dimensions": lambda data: semi.GPNClassifier.small(binarize=data.name == "pubmed"),
 }
-RUNS, BLOCK, PUBLIC_RUNS, QUICK_RUNS = 20, 5, 5, 2
-# the paper's numbers at the largest label count
-PAPER = {
-    "jurygcn": {"cora": 74.1, "citeseer": 63.1, "pubmed": 73.8},
-    "sgnn": {"cora": 72.8, "citeseer": 62.5, "pubmed": 72.3},
-    "gpn": {"cora": 72.1, "citeseer": 61.8, "pubmed": 73.2},
-    "gcn": {"cora": 74.3, "citeseer": 62.1, "pubmed": 72.9},
-    "gat": {"cora": 74.0, "citeseer": 62.5, "pubmed": 73.4},
-}
-DETAILS = ("weight_sd", "hops")
+RUNS, PUBLIC_RUNS, QUICK_RUNS = 20, 5, 2
 Row = dict[str, Any]
 
 
@@ -63,13 +53,7 @@ def measure(dataset: str, labels: int | str, seed: int, method: str) -> Row:
         nodes = per_class_labels(data, split.pool, 20, seed=seed)
     else:
         nodes = random_labels(split.pool, int(labels), seed=seed)
-    started = time.perf_counter()
-    fitted = method_of(labels, method)(data).fit(data, nodes, val_nodes=split.val, seed=seed)
-    seconds = time.perf_counter() - started
-    guess, truth = fitted.predict(split.test), data.y[split.test]
-    wrong = error_auroc(fitted.uncertainty(nodes=split.test), guess != truth)
-    found = {"micro_f1": 100 * micro_f1(guess, truth), "auroc": wrong, "seconds": seconds}
-    return found | {key: fitted.details[key] for key in DETAILS if key in fitted.details}
+    return scored(method_of(labels, method)(data), data, split, nodes, seed=seed)
 
 
 def method_of(labels: int | str, method: str) -> Callable[[Data], semi.Method]:
@@ -77,8 +61,7 @@ def method_of(labels: int | str, method: str) -> Callable[[Data], semi.Method]:
 
 
 def stamp(cell: Row) -> str:
-    """The settings of the cell's method; raised by hand when a method itself changes."""
-    return f"1 {method_of(cell['labels'], cell['method'])(graph(cell['dataset']))!r}"
+    return stamp_of(method_of(cell["labels"], cell["method"])(graph(cell["dataset"])))
 
 
 def few_labels(*, quick: bool) -> Iterator[Row]:
@@ -163,7 +146,9 @@ def draw(rows: list[Row]) -> None:
 
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish the cells that are measured")
-    kept = Cells(f"semi_supervised{'.quick' if chosen.quick else ''}", stamp, fresh=chosen.quick)
+    # the file of `jurygcn reproduce figure1`: what one has measured, the other need not
+    folder = cache_folder() / "benchmarks" / "reproduction"
+    kept = Cells(f"figure1{'.quick' if chosen.quick else ''}", stamp, fresh=chosen.quick, folder=folder)
     wanted = [*few_labels(quick=chosen.quick), *([] if chosen.quick else public())]
     if not chosen.finished:
         kept.measure(wanted, measure)
@@ -180,7 +165,7 @@ def main() -> None:
         with replacing(RESULTS / "semi_supervised.csv") as temporary:
             flat.to_csv(temporary, index=False)
         draw(few)
-    print(save("semi_supervised", rows, quick=chosen.quick, paper=PAPER, ours=OURS, rivals=RIVALS))
+    print(save("semi_supervised", rows, quick=chosen.quick, paper=SEMI_SUPERVISED, ours=OURS, rivals=RIVALS))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
         for method in values_of(rows, "method"):
             cells = {row["labels"]: row for row in rows if row["method"] == method}
             shown = [_cell(cells[count]) if count in cells else "" for count in counts]
-            paper = document["paper"].get({"reweight": "jurygcn"}.get(method, method), {}).get(name)
+            paper = document["paper"].get(method, {}).get(name)
             body.append(
                 [f"**{method}**" if method == ours else method, *shown, "" if paper is None else f"{paper:.1f}"]
             )

@@ -38,6 +38,9 @@ COLUMNS = 512
 # Where I - M_ii is a difference (not so in the dual space), an eigenvalue below this is rounding error.
 ROUNDING = 1e-8
 
+# Below this, what an explicit inverse leaves of I - M_ii has lost too many digits.
+CANCELLING = 1e-3
+
 # A juror's step may be this inexact, relative to its length, before it is computed in float64.
 INEXACT = 1e-4
 
@@ -151,9 +154,9 @@ class LeaveOneOut:
 
     def newton_jurors(self) -> Jurors:
         """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
-        retention = self._retention()  # I - M_ii
-        solution = self._solve(self._downdated(retention), self.seats, dtype=self.objective.source_dtype)
-        return self._jurors("newton", 1.0 / self.objective.num_train, solution, self._leverage(retention))
+        retention, least = self._retention()  # I - M_ii
+        solution = self._solve(self._downdated(retention, least), self.seats, dtype=self.objective.source_dtype)
+        return self._jurors("newton", 1.0 / self.objective.num_train, solution, 1.0 - least[self.seats])
 
     def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
         r"""Newton or influence jurors in the ``rank`` directions that hold most of them.
@@ -163,8 +166,8 @@ class LeaveOneOut:
         :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
         """
         n, loss, z = self.objective.num_train, self.objective.loss, self.objective.train_outputs
-        retention = self._retention()
-        w = self._downdated(retention) if how == "newton" else self._whitened()
+        retention, least = self._retention()
+        w = self._downdated(retention, least) if how == "newton" else self._whitened()
         Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
         factor = self._ggn.factor.cast(self.objective.source_dtype)
         cotangents = (self._ggn.factor.root @ w.unsqueeze(-1)).squeeze(-1).to(self.objective.source_dtype)
@@ -189,7 +192,7 @@ class LeaveOneOut:
             reason=self.choice.reason,
             residual=max(residuals),
             iterations=len(residuals),
-            leverage=self._leverage(retention),
+            leverage=1.0 - least[self.seats],
         )
 
     @property
@@ -292,9 +295,8 @@ class LeaveOneOut:
         """The whitened residuals w_i of the training nodes, (n, K)."""
         return self.objective.loss.whitened(self.objective.train_outputs, self.objective.targets)
 
-    def _downdated(self, retention: Tensor) -> Tensor:
+    def _downdated(self, retention: Tensor, least: Tensor) -> Tensor:
         r"""Whitened residuals as the curvature without node i wants them, :math:`(I - M_{ii})^{-1} w_i`, (n, K)."""
-        least = torch.linalg.eigvalsh(retention)[:, 0]
         if not float(least.min()) > (0.0 if isinstance(self.prepared, PreparedDual) else ROUNDING):
             node = int(self.objective.train_nodes[int(least.argmin())])
             raise SolverError(
@@ -304,21 +306,28 @@ class LeaveOneOut:
         downdated: Tensor = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
         return downdated
 
-    def _leverage(self, retention: Tensor) -> Tensor:
-        """The largest eigenvalue of every juror's M_ii, (seats,)."""
-        least: Tensor = torch.linalg.eigvalsh(retention[self.seats])[:, 0]
-        return 1.0 - least
-
-    def _retention(self) -> Tensor:
-        r""":math:`I - M_{ii}` for every training node, (n, K, K)."""
+    def _retention(self) -> tuple[Tensor, Tensor]:
+        r""":math:`I - M_{ii}` for every training node, (n, K, K), and its smallest eigenvalue, (n,)."""
         factor = self._ggn.factor
         n, _, C = factor.root.shape
         if isinstance(self.prepared, PreparedDual):
-            return self._capacitance_inverse.view(n, C, n, C).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+            inverse = self._capacitance_inverse.view(n, C, n, C)
+            retention = inverse.diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+            return retention, torch.linalg.eigvalsh(retention)[:, 0]
         if isinstance(self.prepared, PreparedDirect):
             root = factor.scaled_root
             leverage = root.transpose(1, 2) @ factor.jacobian.quadratic(self.prepared.factors.inverse()) @ root
-            return torch.eye(C, dtype=root.dtype, device=root.device) - leverage
+            retention = torch.eye(C, dtype=root.dtype, device=root.device) - leverage
+            least = torch.linalg.eigvalsh(retention)[:, 0]
+            if float(least.min()) > CANCELLING:
+                return retention, least
+        retention = self._solved_retention()
+        return retention, torch.linalg.eigvalsh(retention)[:, 0]
+
+    def _solved_retention(self) -> Tensor:
+        """The same by solves, which are refined and so more exact than a product with an inverse, (n, K, K)."""
+        factor = self._ggn.factor
+        n, _, C = factor.root.shape
         eye = torch.eye(n * C, dtype=self.operator.dtype, device=self.operator.device)
         blocks = []
         step = max(1, COLUMNS // C) * C

@@ -81,7 +81,7 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Multiply by the transpose."""
-        return None, ctx.matrix.T.product(grads[0])
+        return None, ctx.matrix.T @ grads[0]
 
 
 class SparseMatrix:
@@ -117,18 +117,16 @@ class SparseMatrix:
         if dense.requires_grad:
             out: Tensor = _SparseProduct.apply(self, dense)  # type: ignore[no-untyped-call]
             return out
-        if can_sum_rows(self.csr.values()):
-            return self.product(dense)
-        # torch's own product first fills and copies a result: writing into one of ours saves both passes
-        product = torch.empty(self.shape[0], dense.shape[1], dtype=self.dtype, device=self.device)
-        return torch.addmm(product, self.csr, dense, beta=0.0, out=product)
+        return self.product(dense)
 
     def product(self, dense: Tensor) -> Tensor:
         """The product as it is, without a backward pass."""
         values = self.csr.values()
-        if not can_sum_rows(values):
-            return self.csr @ dense
-        return sum_rows(self.csr.crow_indices(), self.csr.col_indices(), values, dense)
+        if can_sum_rows(values):
+            return sum_rows(self.csr.crow_indices(), self.csr.col_indices(), values, dense)
+        # torch's own product first fills and copies a result: writing into one of ours saves both passes
+        product = torch.empty(self.shape[0], dense.shape[1], dtype=self.dtype, device=self.device)
+        return torch.addmm(product, self.csr, dense, beta=0.0, out=product)
 
     def cast(self, dtype: torch.dtype) -> SparseMatrix:
         """The same matrix in another precision."""
@@ -366,14 +364,9 @@ def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:
     """Each model's rows times its own weights, (m, b * h), (b, h, C) -> (m, b * C), or (m, C * b) with models last."""
     b, h, C = weights.shape
     if b * h <= BLOCK_DIAGONAL:
-        # mostly zeros, but one product of a good shape instead of many small ones, and nothing to rearrange
-        if models_last:
-            diagonal = weights.new_zeros(b, h, C, b)
-            diagonal.diagonal(dim1=0, dim2=3).copy_(weights.permute(1, 2, 0))
-        else:
-            diagonal = weights.new_zeros(b, h, b, C)
-            diagonal.diagonal(dim1=0, dim2=2).copy_(weights.permute(1, 2, 0))
-        return stacked @ diagonal.view(b * h, b * C)
+        # mostly zeros, but one product of a good shape instead of many small ones, and no large result to rearrange
+        blocks: Tensor = torch.block_diag(*weights)  # (b h, b C)
+        return stacked @ (blocks.view(-1, b, C).transpose(1, 2).flatten(1) if models_last else blocks)
     products = torch.bmm(stacked.view(-1, b, h).transpose(0, 1), weights)  # (b, m, C)
     return products.permute(1, 2, 0).flatten(1) if models_last else side_by_side(products)
 

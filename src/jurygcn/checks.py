@@ -1,10 +1,13 @@
-"""Numbers that are given as settings: numbers they must be, and in range."""
+"""Numbers must be numbers: settings in range, tensors without NaN and infinity."""
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from jurygcn.errors import SettingError
 
@@ -23,3 +26,8 @@ def check_count(value: Any, name: str, *, least: int = 1, most: int | None = Non
         between = f"of at least {least}" if most is None else f"between {least} and {most}"
         raise SettingError(f"{name} must be a whole number {between}, got {value!r}.")
     return int(value)
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no entry is NaN or infinite: one pass over them, unless their sum overflows."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from jurygcn.checks import all_finite
 from jurygcn.errors import DataError, SettingError
 
 # A class never counts as less probable than the square of this. The whitened residual divides by it and must stay far
@@ -125,7 +126,7 @@ class MeanSquaredError:
         """Real targets, one row per node."""
         if not y.is_floating_point():
             y = y.to(torch.get_default_dtype())
-        if not bool(torch.isfinite(y).all()):
+        if not all_finite(y):
             raise DataError(f"{int((~torch.isfinite(y)).sum())} targets are NaN or infinite: leave those nodes out.")
         return y.reshape(len(y), -1)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Data
 
-from jurygcn.checks import check_real
+from jurygcn.checks import all_finite, check_real
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
@@ -209,7 +209,7 @@ class Objective:
 
     def _check_outputs(self) -> int:
         theta = self.theta
-        if not bool(torch.isfinite(theta).all()):
+        if not all_finite(theta):
             raise ModelError(
                 "The model's parameters are NaN or infinite: train it again, perhaps with a lower learning rate."
             )
@@ -226,7 +226,7 @@ class Objective:
                 "Two forward passes of the model in eval mode differ, so it has no single prediction to quantify: "
                 "switch off whatever is random (for example F.dropout without training=self.training)."
             )
-        if not bool(torch.isfinite(first).all()):
+        if not all_finite(first):
             raise ModelError("The model's outputs are NaN or infinite: check the features and the model.")
         if len(first) != int(self.data.num_nodes):
             raise ModelError(

@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 import jurygcn
 from jurygcn.active.labels import has_labels, read_labels, with_classes
+from jurygcn.checks import all_finite
 from jurygcn.cli.checkpoint import load_gcn
 from jurygcn.cli.nodes import Recorded, checked, read_nodes, recorded_beside
 from jurygcn.cli.options import DEFAULT_WEIGHT_DECAY
@@ -161,7 +162,7 @@ def train_gcn(data: Data, train_nodes: Tensor, settings: Settings, weight_decay:
     s = settings
     model = GCN(data.x.shape[1], s.hidden, int(data.num_classes), num_layers=s.layers, dropout=s.dropout)
     training = train(model, data, train_nodes, epochs=s.epochs, lr=s.lr, weight_decay=weight_decay, seed=s.seed)
-    if not all(bool(torch.isfinite(W).all()) for W in model.weights):
+    if not all(all_finite(W) for W in model.weights):
         raise ModelError(f"expected training to end with finite weights, got NaN or infinity; lower --lr ({s.lr:g})")
     return model, training
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
-from jurygcn.checks import check_count
+from jurygcn.checks import all_finite, check_count
 from jurygcn.errors import DataError
 
 REMEDY = "jurygcn.data.as_data checks and repairs a graph"
@@ -50,7 +50,7 @@ def check_graph(data: Data) -> None:
 
 
 def _check_values(x: Tensor, edge_index: Tensor, weight: Tensor | None) -> None:
-    if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
+    if not all_finite(x):
         node = int((~torch.isfinite(x)).any(dim=1).nonzero()[0])
         raise DataError(f"expected finite features, got NaN or infinity at node {node}; fill or drop them")
     if edge_index.numel():
@@ -58,7 +58,7 @@ def _check_values(x: Tensor, edge_index: Tensor, weight: Tensor | None) -> None:
         if low < 0 or high >= len(x):
             wrong = low if low < 0 else high
             raise DataError(f"expected node ids 0..{len(x) - 1} in `edge_index`, got {wrong}; number nodes from 0")
-    if weight is not None and not (bool(torch.isfinite(weight).all()) and bool((weight >= 0).all())):
+    if weight is not None and not (all_finite(weight) and bool((weight >= 0).all())):
         raise DataError("expected finite edge weights of at least 0, got others; correct or drop them")
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.checks import all_finite
 from jurygcn.data.edges import UndirectedEdges, make_undirected
 from jurygcn.data.labels import check_labels, labelled
 from jurygcn.errors import DataError, DataNotice
@@ -87,8 +88,7 @@ def _check_features(given: Any) -> Tensor:
     if x.is_complex():
         raise DataError("expected real features, got complex numbers; give their parts as two columns")
     x = x.float()
-    # One pass without a temporary: a sum is finite unless an entry is not (or it overflows, checked below).
-    if not bool(torch.isfinite(x.sum())) and not bool(torch.isfinite(x).all()):
+    if not all_finite(x):
         bad = ~torch.isfinite(x)
         node, column = (int(i) for i in bad.nonzero()[0])
         raise DataError(
@@ -128,7 +128,7 @@ def _check_weight(data: Data, num_edges: int) -> np.ndarray[Any, Any] | None:
         got = f"shape {tuple(weight.shape)}" if isinstance(weight, Tensor) else type(weight).__name__
         raise DataError(f"expected one real edge weight per edge, shape ({num_edges},), got {got}; give a tensor")
     flat = weight.detach().cpu().reshape(-1).double()
-    if not bool(torch.isfinite(flat).all()) or bool((flat < 0).any()):
+    if not all_finite(flat) or bool((flat < 0).any()):
         bad = int((~torch.isfinite(flat) | (flat < 0)).nonzero()[0])
         raise DataError(
             f"expected finite edge weights of at least 0, got {flat[bad].item()} at edge {bad}; correct or drop it"

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from jurygcn.checks import all_finite
 from jurygcn.errors import ModelError
 from jurygcn.jackknife.ballots import Ballots, predictions_at
 from jurygcn.jackknife.diffusion import Diffusion, take
@@ -209,7 +210,7 @@ class Hearing:
 
     def _check(self, tally: Tally) -> None:
         """Refuse votes that are not numbers: sums hold a NaN if any of them is."""
-        if not all(bool(torch.isfinite(part).all()) for part in (tally.spread.square, *tally.bounds.errors)):
+        if not all(all_finite(part) for part in (tally.spread.square, *tally.bounds.errors)):
             raise ModelError(
                 f"Some jurors' outputs are beyond the range of {self.objective.source_dtype}, so their votes are not "
                 "numbers: pass the weight decay the model was trained with, scale the features, or use model.double()."

@@ -20,6 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from jurygcn.checks import all_finite
 from jurygcn.curvature import GGN, Curvature
 from jurygcn.derivatives import ClosedForm, autodiff
 from jurygcn.errors import JuryWarning, SettingError, SolverError
@@ -270,7 +271,7 @@ class LeaveOneOut:
                 stacklevel=4,
             )
         steps = scale * solution.value.T
-        if not bool(torch.isfinite(steps).all()):
+        if not all_finite(steps):
             raise SolverError(
                 f"The jurors' steps are beyond the range of {steps.dtype}: pass the weight decay the model was trained "
                 "with, add damping, or quantify the model in float64 (model.double())."

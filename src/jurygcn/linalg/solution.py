@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..checks import all_finite
 from ..errors import SettingError, SolverError
 from .operator import Operator
 
@@ -83,7 +84,7 @@ def unit_columns(operator: Operator, block: Tensor) -> tuple[Tensor, Tensor]:
 
 def require_finite(tensor: Tensor, what: str) -> Tensor:
     """The tensor itself, refused when it has a NaN or an infinity."""
-    if not bool(torch.isfinite(tensor).all()):
+    if not all_finite(tensor):
         raise SolverError(
             f"{what} must be finite, but hold NaN or infinity: check that the model's parameters and "
             "outputs are finite (training may have diverged)"

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.checks import all_finite
 from jurygcn.errors import SettingError
 from jurygcn.jackknife import Jury
 from jurygcn.jackknife.verdict import RANKINGS
@@ -47,7 +48,7 @@ def loss_weights(uncertainty: Tensor, *, tau: float = 2.0, as_printed: bool = Fa
     if not 0 <= tau < float("inf"):
         raise SettingError(f"expected tau to be a number of at least 0, got {tau}; change it")
     size = uncertainty.abs()
-    if not bool(torch.isfinite(size).all()):
+    if not all_finite(size):
         raise SettingError(
             "expected finite uncertainties of the training nodes, got some that are not; use interpolated intervals"
         )

@@ -17,7 +17,9 @@ from jurygcn.semi.self_training import (
     changes,
     choose,
     class_shares,
-    farthest_as_good,
+    fit_gcn,
+    not_clearly_worse,
+    relabelled,
 )
 
 DATA = communities()
@@ -103,24 +105,47 @@ def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
     assert set(found.pseudo_labels.weights.tolist()) == {1.0}
 
 
-def test_the_farthest_within_one_standard_error():
-    # against row 1: row 0 is worse by 0.5 +- 0, row 2 by 0.1 +- 0.25, row 3 by 1 +- 0.5
+def test_not_clearly_worse_is_within_two_standard_errors():
+    # against row 1: row 0 is worse by 0.5 +- 0, row 2 by 0.1 +- 0.25 / sqrt 3, row 3 by 3 +- 1 / sqrt 3
     base = torch.tensor([1.0, 1.0, 1.0, 1.0])
-    rows = [base + 0.5, base, base + torch.tensor([0.6, -0.4, 0.6, -0.4]), base + torch.tensor([2.0, 0, 2.0, 0])]
-    assert farthest_as_good(torch.stack(rows)) == 2
-    assert farthest_as_good(torch.stack([base, base + 1.0])) == 0
-    assert farthest_as_good(torch.stack([base[:1], base[:1] + 1.0])) == 0
+    rows = [base + 0.5, base, base + torch.tensor([0.6, -0.4, 0.6, -0.4]), base + torch.tensor([4.0, 2.0, 4.0, 2.0])]
+    assert not_clearly_worse(torch.stack(rows)) == [1, 2]
+    half = base + torch.tensor([2.0, 0.0, 2.0, 0.0])  # worse by 1 +- 0.58
+    assert not_clearly_worse(torch.stack([base, half])) == [0, 1]
+    assert not_clearly_worse(torch.stack([base, base + 1.0])) == [0]
+    assert not_clearly_worse(torch.stack([base[:1], base[:1] + 1.0])) == [0]
 
 
 def test_jurors_choose_how_far_to_look():
     """Where neighbours share labels averages help; where edges are noise they do not."""
-    assert semi.self_train(DATA, TRAIN, rounds=(0.1,)).hops > 0
+    assert semi.self_train(DATA, TRAIN, rounds=(0.1,)).hops == (8, 16)
     shuffled = communities(noise=0.1).clone()
     generator = torch.Generator().manual_seed(0)
     edges = torch.randint(150, (2, 3000), generator=generator)
     shuffled.edge_index = torch.cat([edges, edges.flip(0)], dim=1).unique(dim=1)
     many, _, _ = parts(shuffled, labels=60)
-    assert semi.self_train(shuffled, many, rounds=(0.1,)).hops == 0
+    assert semi.self_train(shuffled, many, rounds=(0.1,)).hops == (0,)
+
+
+def test_given_hops_each_have_their_teacher():
+    found = semi.self_train(DATA, TRAIN, rounds=(0.1,), hops=(0, 3), judge="confidence", distil=False)
+    assert found.hops == (0, 3)
+    settings = semi.SelfTraining(judge="confidence", distil=False)
+    known = relabelled(DATA, torch.full_like(DATA.y, -1).index_copy(0, TRAIN, DATA.y[TRAIN]))
+    said = []
+    for hops in (0, 3):  # the last teachers again, one by one
+        graph = averaged(known, hops)
+        teacher = fit_gcn(graph, TRAIN, found.pseudo_labels, settings, seed=0, epochs=100, dropout=0.0)
+        said.append(torch.softmax(teacher(graph.x, graph.edge_index), dim=1).detach())
+    torch.testing.assert_close(found.teacher, (said[0] + said[1]) / 2)
+
+
+def test_classes_that_no_label_shows_stay_classes():
+    nodes = TRAIN[DATA.y[TRAIN] < 2]
+    unsaid = DATA.clone()
+    del unsaid.num_classes
+    found = semi.self_train(unsaid, nodes, rounds=(0.1,), hops=2)
+    assert found.teacher.shape == (150, 3)
 
 
 def test_self_training_beats_the_gcn_with_few_labels():

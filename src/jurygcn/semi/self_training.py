@@ -18,7 +18,9 @@ from jurygcn.models.receptive_field import Propagation
 from jurygcn.models.training import train
 from jurygcn.semi.fitted import Fitted, check_labels, classes_of, logits_of, softmax_scores
 
-HOPS = (0, 2, 4, 8)
+HOPS = (0, 2, 4, 8, 16)
+TEACHERS = 2
+CLEARLY = 2.0  # standard errors
 JUDGES = ("jury", "confidence")
 LABELS_PER_CLASS = 5  # from which on the jury's p-values are trusted more than not
 
@@ -49,15 +51,15 @@ class SelfTrained:
         model: the final GCN, on the graph's own features.
         history: per round, how many pseudo-labels there were, how many changed, and what the judge thought of them.
         pseudo_labels: those that the final model was trained on.
-        teacher: probabilities of the last teacher, (N, C).
-        hops: over how many hops the teacher's features were averaged.
+        teacher: probabilities of the last teachers, their mean, (N, C).
+        hops: over how many hops each teacher's features were averaged.
     """
 
     model: GCN
     history: list[dict[str, float]] = field(repr=False)
     pseudo_labels: PseudoLabels = field(repr=False)
     teacher: Tensor = field(repr=False)
-    hops: int
+    hops: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -68,23 +70,23 @@ class SelfTraining:
         rounds: share of the graph's nodes that have a pseudo-label after each round.
         most: pseudo-labels never become more than this.
         judge: "jury", or "confidence" for plain self-training with the same schedule.
-        hops: the teacher sees features averaged over this many hops; "auto" takes what its jurors predict their own
-            left-out labels best with.
+        hops: each teacher sees features averaged over so many hops; "auto" has two teachers that look as far as their
+            jurors' errors on their own left-out labels allow.
         diffusion: how often the jury's ballots are averaged over neighbourhoods, as in ``Jury.verdict``.
         balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
             pseudo-labels are set.
         weight: of a pseudo-label that the judge has no doubt of.
-        distil: the final model learns what the last teacher says of all nodes, instead of the last round's
+        distil: the final model learns what the last teachers say of all nodes, instead of the last round's
             pseudo-labels only.
-        hidden, lr, weight_decay: of teacher and model.
-        teacher_epochs: the teacher has no dropout, so that its jury is that of its own objective.
+        hidden, lr, weight_decay: of teachers and model.
+        teacher_epochs: teachers have no dropout, so that their juries are those of their own objectives.
         epochs, dropout: of the final model.
     """
 
     rounds: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
     most: int = 2000
     judge: str = "jury"
-    hops: int | str = "auto"
+    hops: int | tuple[int, ...] | str = "auto"
     diffusion: int | str = "auto"
     balance: float = 5.0
     weight: float = 1.0
@@ -101,32 +103,37 @@ class SelfTraining:
             raise SettingError(f"expected rounds to be shares between 0 and 1, got {self.rounds}; change them")
         if self.judge not in JUDGES:
             raise SettingError(f"expected the judge to be one of {', '.join(JUDGES)}, got {self.judge!r}; choose one")
-        if self.hops != "auto" and not (isinstance(self.hops, int) and self.hops >= 0):
-            raise SettingError(
-                f"expected hops to be 'auto' or a number such as 0, 4 or 8, got {self.hops!r}; change it"
-            )
+        if not self.candidates or not all(isinstance(k, int) and k >= 0 for k in self.candidates):
+            raise SettingError(f"expected hops to be 'auto' or numbers such as (8, 16), got {self.hops!r}; change them")
         if not (self.balance >= 0 and self.weight > 0 and self.most >= 1):
             raise SettingError(
                 f"expected balance of at least 0, weight above 0 and most of at least 1, got {self.balance}, "
                 f"{self.weight} and {self.most}; change them"
             )
 
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """Hops that are tried."""
+        if isinstance(self.hops, tuple):
+            return self.hops
+        return HOPS if self.hops == "auto" else (self.hops,)  # type: ignore[return-value]
+
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Self-train; see :func:`self_train`."""
         found = run(data, train_nodes, self, seed=seed)
         probabilities = torch.softmax(logits_of(found.model, data), dim=1)
-        details = {"hops": found.hops, "pseudo_labels": len(found.pseudo_labels)}
+        details = {"hops": sum(found.hops) / len(found.hops), "pseudo_labels": len(found.pseudo_labels)}
         return Fitted(probabilities, softmax_scores(probabilities), found.model, details)
 
 
 def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: Any) -> SelfTrained:
     """Train a GCN on few labels and on what the jury is sure of.
 
-    A teacher, a GCN on features averaged over several hops, learns the labels, and its jury says how credible each
-    label of each node is (the verdict's p-values). In every class the nodes that both are surest of get a pseudo-label,
-    as many as the class's share of the labels suggests, weighted by how credible the jury finds it. The next teacher
-    learns those as well and proposes anew, with more pseudo-labels each round; none is kept that would not be given
-    again. The final model is a plain GCN on the graph's own features, which learns what the last teacher says of all
+    Two teachers, GCNs on features averaged over many hops, learn the labels, and their juries say how credible each
+    label of each node is (the verdicts' p-values). In every class the nodes that all are surest of get a pseudo-label,
+    as many as the class's share of the labels suggests, weighted by how credible the juries find it. The next teachers
+    learn those as well and propose anew, with more pseudo-labels each round; none is kept that would not be given
+    again. The final model is a plain GCN on the graph's own features, which learns what the last teachers say of all
     nodes.
 
     Args:
@@ -150,34 +157,31 @@ def run(data: Data, train_nodes: Tensor, settings: SelfTraining, *, seed: int) -
     # what is not labelled must not be seen: from here on there are only given and pseudo-labels
     labels = torch.full((int(data.num_nodes),), -1)
     labels[nodes] = data.y[nodes].cpu()
-    hops, graph = teachers_view(data, nodes, s, seed=seed)
-    pseudo, p_values = NOTHING, torch.ones(len(labels), len(shares))
+    views = teachers_views(data, nodes, labels, s, seed=seed)
+    taught = mean_of([torch.softmax(logits_of(view.teacher, view.graph), dim=1) for view in views])
+    p_values = torch.ones_like(taught)
+    if s.judge == "jury":  # before there are pseudo-labels: juries of what is known to be true
+        p_values = mean_of([view.jury.fit().verdict(diffusion=s.diffusion).p_values.float() for view in views])
     trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
-    history: list[dict[str, float]] = []
-    for number, share in enumerate(s.rounds):
-        teacher = fit_gcn(graph, nodes, labels, pseudo, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
-        if number == 0 and s.judge == "jury":  # before pseudo-labels: the jury of what is known to be true
-            jury = Jury(teacher, relabelled(graph, labels, pseudo), nodes, weight_decay=s.weight_decay)
-            p_values = jury.fit().verdict(diffusion=s.diffusion).p_values.float()
-        belief = believe(torch.softmax(logits_of(teacher, graph), dim=1), p_values, trust=trust)
-        chosen = choose(belief, shares * min(share * len(labels), s.most), nodes, weight=s.weight)
+    pseudo, history = NOTHING, []
+    for share in s.rounds:
+        before, quota = pseudo, shares * min(share * len(labels), s.most)
+        pseudo = choose(believe(taught, p_values, trust=trust), quota, nodes, weight=s.weight)
         history.append(
             {
-                "pseudo_labels": len(chosen),
-                "changed": changes(pseudo, chosen),
-                "mean_weight": float(chosen.weights.mean()) if len(chosen) else 0.0,
+                "pseudo_labels": len(pseudo),
+                "changed": changes(before, pseudo),
+                "mean_weight": float(pseudo.weights.mean()) if len(pseudo) else 0.0,
             }
         )
-        pseudo = chosen
-    last = fit_gcn(graph, nodes, labels, pseudo, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
-    taught = torch.softmax(logits_of(last, graph), dim=1)
+        taught = mean_of([view.taught(nodes, pseudo, s, seed=seed) for view in views])
     if s.distil:
         rest = torch.ones(len(labels), dtype=torch.bool)
         rest[nodes] = False
         others = rest.nonzero()[:, 0]
         pseudo = PseudoLabels(others, taught.argmax(dim=1)[others], torch.full((len(others),), s.weight))
-    model = fit_gcn(data, nodes, labels, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
-    return SelfTrained(model, history, pseudo, taught, hops)
+    model = fit_gcn(relabelled(data, labels), nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
+    return SelfTrained(model, history, pseudo, taught, tuple(view.hops for view in views))
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
@@ -218,36 +222,59 @@ def averaged(data: Data, hops: int) -> Data:
     return graph
 
 
-def teachers_view(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> tuple[int, Data]:
-    """How far the teacher looks, and the graph it sees.
+@dataclass(frozen=True, eq=False)
+class View:
+    """A graph with features averaged over some hops and no other labels than the given; the teacher that learnt them
+    there, and its jury."""
 
-    The jurors choose: the most hops with which they predict their own left-out labels as well as with the best number
-    (squared error, which is proper; as well: within one standard error of the paired differences). On a graph whose
-    neighbours differ that is few or none.
+    hops: int
+    graph: Data
+    teacher: GCN
+    jury: Jury
+
+    def taught(self, nodes: Tensor, pseudo: PseudoLabels, settings: SelfTraining, *, seed: int) -> Tensor:
+        """What the next teacher with this view, who learns pseudo-labels too, says of all nodes, (N, C)."""
+        epochs = settings.teacher_epochs
+        teacher = fit_gcn(self.graph, nodes, pseudo, settings, seed=seed, epochs=epochs, dropout=0.0)
+        return torch.softmax(logits_of(teacher, self.graph), dim=1)
+
+
+def teachers_views(data: Data, nodes: Tensor, labels: Tensor, settings: SelfTraining, *, seed: int) -> list[View]:
+    """The views that teachers have.
+
+    The jurors choose: the views that reach farthest, of those with which they predict their own left-out labels not
+    clearly worse than with the best. On a graph whose neighbours differ those reach no farther than the node itself.
     """
-    s = settings
-    if isinstance(s.hops, int):
-        return s.hops, averaged(data, s.hops)
-    graphs, errors = [averaged(data, hops) for hops in HOPS], []
-    for graph in graphs:
-        teacher = fit_gcn(graph, nodes, data.y, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
-        jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay).fit()
-        errors.append(jury.verdict(nodes, diffusion=0).loo_errors.double().square())
-    place = farthest_as_good(torch.stack(errors))
-    return HOPS[place], graphs[place]
+    s, views = settings, []
+    for hops in s.candidates:
+        graph = relabelled(averaged(data, hops), labels)
+        teacher = fit_gcn(graph, nodes, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+        views.append(View(hops, graph, teacher, Jury(teacher, graph, nodes, weight_decay=s.weight_decay)))
+    if s.hops != "auto":
+        return views
+    errors = [view.jury.fit().verdict(nodes, diffusion=0).loo_errors.double().square() for view in views]
+    return [views[place] for place in not_clearly_worse(torch.stack(errors))[-TEACHERS:]]
 
 
-def farthest_as_good(errors: Tensor) -> int:
-    """The last row whose mean is within one standard error of the smallest. Shapes: (candidates, n)."""
+def not_clearly_worse(errors: Tensor) -> list[int]:
+    """The rows whose mean is within two standard errors, of the paired differences, of the smallest.
+
+    Squared errors are a proper score. Shapes: (candidates, n).
+    """
     worse = errors - errors[errors.mean(dim=1).argmin()]
     slack = worse.std(dim=1) / errors.shape[1] ** 0.5 if errors.shape[1] > 1 else torch.zeros(len(errors))
-    return int((worse.mean(dim=1) <= slack).nonzero().max())
+    places: list[int] = (worse.mean(dim=1) <= CLEARLY * slack).nonzero()[:, 0].tolist()
+    return places
+
+
+def mean_of(parts: list[Tensor]) -> Tensor:
+    """Their mean."""
+    return torch.stack(parts).mean(dim=0)
 
 
 def fit_gcn(
     graph: Data,
     nodes: Tensor,
-    labels: Tensor,
     pseudo: PseudoLabels,
     settings: SelfTraining,
     *,
@@ -255,11 +282,13 @@ def fit_gcn(
     epochs: int,
     dropout: float,
 ) -> GCN:
-    """A GCN trained on labels and pseudo-labels."""
+    """A GCN trained on the graph's labels at ``nodes`` and on pseudo-labels."""
+    labels = graph.y.clone()
+    labels[pseudo.nodes] = pseudo.labels
     model = GCN(graph.x.shape[1], settings.hidden, classes_of(graph), dropout=dropout)
     train(
         model,
-        relabelled(graph, labels, pseudo),
+        relabelled(graph, labels),
         torch.cat([nodes, pseudo.nodes]),
         epochs=epochs,
         lr=settings.lr,
@@ -270,12 +299,12 @@ def fit_gcn(
     return model
 
 
-def relabelled(graph: Data, labels: Tensor, pseudo: PseudoLabels) -> Data:
-    """The same graph with these labels and pseudo-labels."""
-    known = copy.copy(graph)
-    known.y = labels.clone()
-    known.y[pseudo.nodes] = pseudo.labels
-    return known
+def relabelled(graph: Data, labels: Tensor) -> Data:
+    """The same graph with these labels, which need not show all classes."""
+    other = copy.copy(graph)
+    other.num_classes = classes_of(graph)
+    other.y = labels
+    return other
 
 
 def believe(probabilities: Tensor, p_values: Tensor, *, trust: float) -> Belief:

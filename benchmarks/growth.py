@@ -8,17 +8,16 @@ are when nodes are added, so that row doubles the edges too.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from harness import options, save, table
+from harness import FIGURES, options, save, table
 from jurygcn import GCN, Jury, train
 from jurygcn.data import synthetic
 
-FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "growth.png"
+FIGURE = FIGURES / "growth.png"
 BASE = {"nodes": 16_000, "edges": 80_000, "labels": 50, "features": 64, "classes": 4}
 SIZES: dict[str, list[int]] = {
     "nodes": [8_000, 16_000, 32_000, 64_000, 128_000],

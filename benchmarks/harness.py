@@ -18,6 +18,7 @@ from jurygcn.experiments.cells import environment
 from jurygcn.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
 
 def options(description: str | None, **flags: str) -> argparse.Namespace:

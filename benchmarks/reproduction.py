@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness import options, save, table
+from harness import FIGURES, options, save, table
 from jurygcn.canvas import save_figure
 from jurygcn.data import cache_folder
 from jurygcn.experiments import EXPERIMENTS
 from jurygcn.experiments.experiment import records, run_experiment
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 NAMES = ("table1", "figure2", "figure3")
 
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator
 from statistics import mean, stdev
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 from scipy.stats import wilcoxon
 from torch_geometric.data import Data
 
-from harness import RESULTS, options, save, table
+from harness import FIGURES, RESULTS, options, save, table
 from jurygcn import semi
+from jurygcn.canvas import save_figure
 from jurygcn.data import cache_folder, paper_split, per_class_labels, public_split, random_labels
+from jurygcn.experiments import figure1
 from jurygcn.experiments.figure1 import BLOCK, DETAILS, LABELS, OURS, scored, stamp_of
 from jurygcn.experiments.paper import SEMI_SUPERVISED
 from jurygcn.files import replacing
@@ -123,27 +124,6 @@ def compared(mine: Row, other: Row) -> Row:
     return {"gain": mean(gains), "p_value": tested}
 
 
-def draw(rows: list[Row]) -> None:
-    """Bars per dataset, label count and method, as in the paper's figure."""
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    shown = [OURS, "reweight", *RIVALS]
-    figure, panels = pyplot.subplots(1, len(CITATION), figsize=(15, 3.8), sharey=False)
-    for panel, dataset in zip(panels, CITATION):
-        for place, method in enumerate(shown):
-            cells = [r for r in rows if r["dataset"] == dataset and r["method"] == method]
-            spots = [LABELS[dataset].index(r["labels"]) + (place - 2.5) / 7 for r in cells]
-            heights, errors = [r["mean"] for r in cells], [r["sd"] for r in cells]
-            panel.bar(spots, heights, width=1 / 7.5, yerr=errors, label=method, error_kw={"linewidth": 0.6})
-        panel.set_xticks(range(5), [str(n) for n in LABELS[dataset]])
-        panel.set(title=dataset, xlabel="labels", ylabel="Micro-F1, %", ylim=(25, 85))
-    panels[0].legend(fontsize=7, ncols=2)
-    figure.tight_layout()
-    with replacing(RESULTS / "semi_supervised.png") as temporary:
-        figure.savefig(temporary, dpi=110, metadata={"Software": None})
-
-
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish the cells that are measured")
     # the file of `jurygcn reproduce figure1`: what one has measured, the other need not
@@ -152,7 +132,8 @@ def main() -> None:
     wanted = [*few_labels(quick=chosen.quick), *([] if chosen.quick else public())]
     if not chosen.finished:
         kept.measure(wanted, measure)
-    rows = summary(kept.rows(wanted))
+    measured = kept.rows(wanted)
+    rows = summary(measured)
     few = [row for row in rows if row["labels"] != "public"]
     for dataset in dict.fromkeys(row["dataset"] for row in few):
         mine = [row for row in few if row["dataset"] == dataset]
@@ -164,7 +145,8 @@ def main() -> None:
         flat = pd.DataFrame(rows).drop(columns=["micro_f1", "seeds"]).round(4)
         with replacing(RESULTS / "semi_supervised.csv") as temporary:
             flat.to_csv(temporary, index=False)
-        draw(few)
+        drawn = [row for row in measured if row["labels"] != "public" and row["method"] in figure1.METHODS]
+        save_figure(figure1.draw(figure1.summary(drawn)), FIGURES / "figure1.png")
     print(save("semi_supervised", rows, quick=chosen.quick, paper=SEMI_SUPERVISED, ours=OURS, rivals=RIVALS))
 
 

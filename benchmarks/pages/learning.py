@@ -34,6 +34,7 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
         "▲ above it. The paper's JuryGCN stands beside `reweight`, which is its method."
     )
     yield claims(document)
+    yield "![Micro-F1 over label counts, as in the paper's Figure 1](figures/figure1.png)"
     public = [row for row in document["rows"] if row["labels"] == "public"]
     if public:
         names, methods = values_of(public, "dataset"), values_of(public, "method")

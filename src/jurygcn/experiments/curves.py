@@ -1,4 +1,4 @@
-"""Means over runs, as tables in the paper's layout and as curves with error bands."""
+"""Means over runs, as tables in the paper's layout, as curves with error bands and as bars."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jurygcn.experiments.cells import Row
 from jurygcn.experiments.graphs import NAMES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -82,7 +83,43 @@ def curves(
         panel.grid(axis="y", color="#E6E6E6", linewidth=0.8)
         panel.set_axisbelow(True)
     panels[0].set_ylabel(ylabel)
-    handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels())}
-    look_of_legend: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
-    figure.legend(handles.values(), handles.keys(), **look_of_legend)
+    _legend_below(figure, panels, columns=columns)
     return figure
+
+
+def bars(frame: pd.DataFrame, *, x: str, xlabel: str, first: Sequence[str] = (), ylabel: str = "Micro-F1, %") -> Figure:
+    """A panel per dataset, a group of bars per ``x`` and a bar per method, with its standard deviation.
+
+    The paper's numbers, where it has any, are short black lines across the bars.
+    """
+    datasets, methods = list(dict.fromkeys(frame["dataset"])), list(dict.fromkeys(frame["method"]))
+    style, width = looks([*(m for m in first if m in methods), *methods]), 0.84 / len(methods)
+    columns = len(datasets) if len(datasets) <= 3 else 2
+    figure, panels = canvas(len(datasets), width=max(5.4, 4.8 * columns), height=3.1, columns=columns)
+    for panel, dataset in zip(panels, datasets):
+        part = frame[frame["dataset"] == dataset]
+        groups = sorted(set(part[x]))
+        for place, method in enumerate(methods):
+            mine = part[part["method"] == method]
+            spots = mine[x].map(groups.index) + (place - (len(methods) - 1) / 2) * width
+            whisker = {"linewidth": 0.8, "ecolor": "#555555"}
+            look: dict[str, Any] = {"color": style[method]["color"], "zorder": 2, "label": method}
+            panel.bar(spots, mine["mean"], width=0.92 * width, yerr=mine["sd"], error_kw=whisker, **look)
+            if "paper" in mine and mine["paper"].notna().any():
+                known = mine["paper"].notna()
+                ends = (spots[known] - width / 2, spots[known] + width / 2)
+                panel.hlines(mine["paper"][known].astype(float), *ends, color="black", linewidth=1.8, zorder=4)
+        panel.set(title=NAMES.get(dataset, dataset), xlabel=xlabel)
+        panel.set_xticks(range(len(groups)), [str(group) for group in groups])
+        panel.tick_params(axis="x", length=0)
+        panel.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.set_ylabel(ylabel)
+    _legend_below(figure, panels, columns=len(methods))
+    return figure
+
+
+def _legend_below(figure: Figure, panels: Sequence[Axes], *, columns: int) -> None:
+    handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels())}
+    look: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend(handles.values(), handles.keys(), **look)

@@ -11,7 +11,14 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from jurygcn.models.receptive_field import ReceptiveField, SparseMatrix, can_sum_rows, reached_rows, sum_rows
+from jurygcn.models.receptive_field import (
+    ReceptiveField,
+    SparseMatrix,
+    can_sum_rows,
+    index_type,
+    reached_rows,
+    sum_rows,
+)
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
@@ -48,7 +55,7 @@ class DroppingFeatures:
             (np.arange(1, features.nnz + 1), features.indices, features.indptr), shape=features.shape
         ).T.tocsr()
         self.values = torch.from_numpy(features.data).to(dtype=dtype, device=device)
-        self.order = torch.from_numpy(places.data - 1).to(device)
+        self.order = torch.from_numpy((places.data - 1).astype(index_type(features))).to(device)
         self.pattern = _pattern(features, device)
         self.transposed = _pattern(places, device)
 
@@ -72,7 +79,7 @@ class _EntryProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Multiply by the transpose."""
-        entries = ctx.entries[ctx.features.order]
+        entries = ctx.entries.index_select(0, ctx.features.order)  # a quarter of the time of indexing
         return None, None, _product(ctx.features.transposed, entries, ctx.features.shape[::-1], grads[0])
 
 
@@ -103,7 +110,7 @@ class DropoutField:
 
 
 def _pattern(matrix: sp.csr_matrix, device: Any) -> tuple[Tensor, Tensor]:
-    index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
+    index = index_type(matrix)
     indices = (torch.from_numpy(part.astype(index)).to(device) for part in (matrix.indptr, matrix.indices))
     return next(indices), next(indices)
 

@@ -54,6 +54,11 @@ def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matri
     return sp.csr_matrix(sp.diags(scale) @ adjacency @ sp.diags(scale), dtype=dtype)
 
 
+def index_type(matrix: sp.csr_matrix) -> type[np.signedinteger[Any]]:
+    """Int32 where it suffices: the library below takes such indices as they are and copies longer ones."""
+    return np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
+
+
 def can_sum_rows(values: Tensor) -> bool:
     """Whether :func:`sum_rows` is there for these entries."""
     return values.dtype == torch.float32 and values.device.type == "cpu" and len(values) > 0
@@ -91,8 +96,7 @@ class SparseMatrix:
         self._source = matrix
         self.shape = matrix.shape
         self.dtype, self.device = dtype, device
-        # int32 indices go to the library below as they are, int64 ones are copied in every product
-        index = np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
+        index = index_type(matrix)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
             self.csr = torch.sparse_csr_tensor(

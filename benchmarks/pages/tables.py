@@ -103,6 +103,8 @@ def readme(found: Documents) -> str:
             f"Beside entropy, max-probability, temperature scaling, energy, MC dropout, an ensemble, GPN and S-GNN, "
             f"each judged by its own model's errors: {comparison.in_short(found['evaluation'])} `evaluation.py`."
         )
+    if "semi_supervised" in found:
+        text.append(learning.in_short(found["semi_supervised"]))
     if "regression" in found:
         text.append(regression_sentence(found["regression"]))
     if "any_gnn" in found:

@@ -31,7 +31,7 @@ SHARE = 10  # by what Reddit's nodes are divided in its stand-in
 LABELS, QUICK_LABELS = (100, 300, 1000, 3000, 10_000), (25, 50, 100, 200, 400)
 QUICK_GRAPH = "pubmed"
 METHODS = (figure1.PAPERS, figure1.OURS, VERDICT, "gpn", "sgnn")
-MEMORY_RUNS = 5
+MEMORY_RUNS = 3  # it hardly differs between runs
 DECAY, HIDDEN, EPOCHS, EPOCHS_TIMED, REPEATS = 5e-4, 16, 100, 5, 3
 
 

@@ -111,11 +111,10 @@ def findings(document: Document) -> Iterator[str]:
     key = {(row["dataset"], row["labels"], row["method"]): row for row in rows}
 
     def gaps(method: str, other: str) -> list[float]:
-        return [
-            row["mean"] - key[d, n, other]["mean"]
-            for (d, n, m), row in key.items()
-            if m == method and (d, n, other) in key
-        ]
+        """In every cell that both have, how much better the method is on the runs that both have."""
+        pairs = ((row, key.get((d, n, other))) for (d, n, m), row in key.items() if m == method)
+        found = (_shared(row, beside) for row, beside in pairs if beside is not None)
+        return [sum(differences) / len(differences) for differences in found if differences]
 
     plain = gaps("reweight", "gcn")
     if plain:
@@ -137,10 +136,12 @@ def findings(document: Document) -> Iterator[str]:
         )
     jury = gaps("self-train", "self-train by confidence")
     if jury:
+        runs = max(row["runs"] for row in rows if row["method"] == "self-train by confidence")
+        without = gaps("self-train by confidence", "gcn")
         yield (
-            f"In self-training the jury's p-values and plain confidence choose about equally well: with the jury "
-            f"Micro-F1 is {_mean(jury)} points higher on average over {len(jury)} cells ({min(jury):+.1f} to "
-            f"{max(jury):+.1f}). What wins over the rivals is the schedule and the teacher, not the judge."
+            f"In self-training, the jury's p-values in place of plain confidence change Micro-F1 by {_mean(jury)} "
+            f"points on average over {len(jury)} cells ({min(jury):+.1f} to {max(jury):+.1f}; at most {runs} runs each);"
+            f" plain confidence with the same teachers and schedule is {_mean(without)} points above the GCN."
         )
     small = [
         (mine, rival)
@@ -153,6 +154,12 @@ def findings(document: Document) -> Iterator[str]:
     if small:
         where = listed([f"{named(m['dataset'])} at {m['labels']} labels ({r['gain']:+.1f})" for m, r in small])
         yield f"Self-training was to be {CLEARLY:g} points above every rival with few labels; it is not on {where}."
+
+
+def _shared(row: Row, other: Row) -> list[float]:
+    """Differences in Micro-F1 on the runs that both rows have."""
+    beside = dict(zip(other["seeds"], other["micro_f1"]))
+    return [value - beside[seed] for seed, value in zip(row["seeds"], row["micro_f1"]) if seed in beside]
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -140,8 +140,8 @@ def findings(document: Document) -> Iterator[str]:
         without = gaps("self-train by confidence", "gcn")
         yield (
             f"In self-training, the jury's p-values in place of plain confidence change Micro-F1 by {_mean(jury)} "
-            f"points on average over {len(jury)} cells ({min(jury):+.1f} to {max(jury):+.1f}; at most {runs} runs each);"
-            f" plain confidence with the same teachers and schedule is {_mean(without)} points above the GCN."
+            f"points on average over {len(jury)} cells ({min(jury):+.1f} to {max(jury):+.1f}; runs: {runs}); "
+            f"plain confidence with the same teachers and schedule is {_mean(without)} points above the GCN."
         )
     small = [
         (mine, rival)

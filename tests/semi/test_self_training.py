@@ -106,7 +106,7 @@ def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_not_clearly_worse_is_within_two_standard_errors():
-    # against row 1: row 0 is worse by 0.5 +- 0, row 2 by 0.1 +- 0.25 / sqrt 3, row 3 by 3 +- 1 / sqrt 3
+    # against row 1: row 0 is worse by 0.5 +- 0, row 2 by 0.1 +- 0.5 / sqrt 3, row 3 by 3 +- 1 / sqrt 3
     base = torch.tensor([1.0, 1.0, 1.0, 1.0])
     rows = [base + 0.5, base, base + torch.tensor([0.6, -0.4, 0.6, -0.4]), base + torch.tensor([4.0, 2.0, 4.0, 2.0])]
     assert not_clearly_worse(torch.stack(rows)) == [1, 2]

@@ -161,7 +161,7 @@ def run(data: Data, train_nodes: Tensor, settings: SelfTraining, *, seed: int) -
     taught = mean_of([torch.softmax(logits_of(view.teacher, view.graph), dim=1) for view in views])
     p_values = torch.ones_like(taught)
     if s.judge == "jury":  # before there are pseudo-labels: juries of what is known to be true
-        p_values = mean_of([view.jury.fit().verdict(diffusion=s.diffusion).p_values.float() for view in views])
+        p_values = mean_of([view.jury.verdict(diffusion=s.diffusion).p_values.float() for view in views])
     trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
     pseudo, history = NOTHING, []
     for share in s.rounds:
@@ -243,16 +243,17 @@ def teachers_views(data: Data, nodes: Tensor, labels: Tensor, settings: SelfTrai
     """The views that teachers have.
 
     The jurors choose: the views that reach farthest, of those with which they predict their own left-out labels not
-    clearly worse than with the best. On a graph whose neighbours differ those reach no farther than the node itself.
+    clearly worse than with the best. Where edges say nothing of labels, those reach no farther than the node itself.
     """
     s, views = settings, []
     for hops in s.candidates:
         graph = relabelled(averaged(data, hops), labels)
         teacher = fit_gcn(graph, nodes, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
-        views.append(View(hops, graph, teacher, Jury(teacher, graph, nodes, weight_decay=s.weight_decay)))
+        jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay)
+        views.append(View(hops, graph, teacher, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury))
     if s.hops != "auto":
         return views
-    errors = [view.jury.fit().verdict(nodes, diffusion=0).loo_errors.double().square() for view in views]
+    errors = [view.jury.verdict(nodes, diffusion=0).loo_errors.double().square() for view in views]
     return [views[place] for place in not_clearly_worse(torch.stack(errors))[-TEACHERS:]]
 
 

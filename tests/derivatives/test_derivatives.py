@@ -11,6 +11,7 @@ from cases import CASES, GRAPHS, Case
 from jurygcn.curvature import curvature_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, RowSpaceJacobian, autodiff, jacobian_of
 from jurygcn.derivatives.jacobian import _masked_adjacency
+from jurygcn.models import receptive_field
 from jurygcn.models.receptive_field import ReceptiveField
 from reference import finite_differences, gcn_forward, theorem_1
 
@@ -29,9 +30,13 @@ def test_forward_is_the_formula(case: Case):
     torch.testing.assert_close(objective.train_outputs, expected[objective.train_nodes], **EXACT)
 
 
+@pytest.mark.parametrize("columns", [1, 10, receptive_field.COLUMNS], ids="{} columns".format)
 @cases
-def test_stacks_of_models(case: Case):
-    """A stack of models votes like its members one by one; to first order it votes like the derivative."""
+def test_stacks_of_models(case: Case, columns: int, monkeypatch):
+    """A stack of models votes like its members one by one, however many go together; to first order it votes like the
+    derivative."""
+    monkeypatch.setattr(receptive_field, "COLUMNS", columns)
+    monkeypatch.setattr(receptive_field, "NUMBERS", 1)
     objective = case.objective()
     theta, everyone = objective.theta, torch.arange(objective.data.num_nodes)
     field = ReceptiveField.of(objective.gcn, objective.data, everyone)

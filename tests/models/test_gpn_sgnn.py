@@ -17,8 +17,9 @@ from cases import GRAPHS, graph
 from jurygcn.models import dirichlet
 from jurygcn.models.flows import RadialFlows
 from jurygcn.models.gpn import GPN, diffuse, graph_inputs, uncertain_cross_entropy
-from jurygcn.models.receptive_field import SparseMatrix, normalized_adjacency
+from jurygcn.models.receptive_field import normalized_adjacency
 from jurygcn.models.sgnn import EvidenceLoss, concentrations, graph_kernel_prior
+from jurygcn.models.sparse import SparseMatrix
 
 # --- flows --------------------------------------------------------------------------------------------------------
 

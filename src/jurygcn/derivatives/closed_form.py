@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jurygcn.models.receptive_field import ReceptiveField, SparseMatrix, side_by_side
+from jurygcn.models.receptive_field import ReceptiveField, side_by_side
+from jurygcn.models.sparse import SparseMatrix
 from jurygcn.objective import Objective
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from jurygcn.derivatives import autodiff
 from jurygcn.derivatives.closed_form import ClosedForm
-from jurygcn.models.receptive_field import SparseMatrix
+from jurygcn.models.sparse import SparseMatrix
 from jurygcn.objective import Objective
 
 # numbers in a temporary array, at most

@@ -17,8 +17,7 @@ from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.objective import Objective
 
-# Arrays up to this many bytes stay in memory the process already holds; larger ones are fetched anew from the system
-# every time, which costs more than the arithmetic. At least a few jurors go together, for the products' sake.
+# So many jurors are counted together that their outputs take this many bytes, but at least a few.
 ARRAY, FEW = 6_000_000, 8
 
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -34,6 +33,7 @@ class Ballots:
     """
 
     def __init__(self, objective: Objective, steps: Tensor, nodes: Tensor, *, memory: str = "1GB") -> None:
+        keep_freed_memory()
         self.objective, self.nodes = objective, nodes
         self.dtype = objective.source_dtype
         self.steps = steps.to(self.dtype)
@@ -75,19 +75,26 @@ class Ballots:
 
     def _batch_size(self, budget: float) -> int:
         """As many jurors as fit: hidden rows (twice, for the product's copy) and a few copies of the outputs."""
-        item = torch.finfo(self.dtype).bits // 8
         m, C = len(self.nodes), self.objective.num_outputs
         if self.objective.gcn is not None:
             widths = [W.shape[1] for W in self.objective.gcn.weights]
-            rows = sum(3 * len(level) * width for level, width in zip(reversed(self._field.levels), widths))
-            per_juror = item * (rows + 6 * m * C + self.objective.num_parameters)
-            widest = max(len(level) * width for level, width in zip(reversed(self._field.levels), widths))
-            budget = min(budget, per_juror * max(FEW, ARRAY // (item * widest)))
+            numbers = 3 * sum(self._field.hidden_sizes(widths)) + 9 * m * C + self.objective.num_parameters
+            most = max(FEW, ARRAY // (self.dtype.itemsize * m * C))
         else:
             edges, nodes = int(self.objective.data.num_edges), int(self.objective.data.num_nodes)
             widest = max((p.shape[0] for p in self.objective.parameters.values() if p.dim()), default=C)
-            per_juror = item * ((edges + 3 * nodes) * 2 * widest + 6 * m * C)
-        return int(max(1, min(len(self.steps), budget // per_juror)))
+            numbers = (edges + 3 * nodes) * 2 * widest + 6 * m * C
+            most = len(self.steps)
+        return int(max(1, min(len(self.steps), most, budget // (self.dtype.itemsize * numbers))))
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what is freed: memory that is fetched anew for every array costs more than arithmetic.
+
+    The GNU library hands freed arrays back to the system until it has seen a larger one freed, of up to 32 MiB, and
+    from then on keeps twice that. The one here is never written to, and so takes no memory.
+    """
+    torch.empty(32_000_000, dtype=torch.uint8)
 
 
 def predictions_at(objective: Objective, nodes: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.errors import SettingError
-from jurygcn.models.receptive_field import Propagation, SparseMatrix, is_everything, reached_rows
+from jurygcn.models.receptive_field import Propagation, is_everything, reached_rows
+from jurygcn.models.sparse import SparseMatrix
 
 CANDIDATES = (0, 1, 2)
 

@@ -220,7 +220,8 @@ class Hearing:
         """What is put in an interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""
         if not self.classify:
             return predictions
-        return predictions.square().sum(dim=1, keepdim=True).sqrt_()
+        first, *others = predictions.unbind(1)
+        return reduce(lambda total, p: total.addcmul_(p, p), others, first.square()).sqrt_().unsqueeze(1)
 
     def own(self, jurors: Tensor) -> Own:
         """Which of these jurors are among the asked nodes, and where."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -171,7 +172,8 @@ class Spread:
         """Take in votes (m, C, b)."""
         shift = predictions - self.prediction.unsqueeze(2)  # deviations from the model's own output keep sums small
         shift[own.node, :, own.juror] = 0.0
-        changed = predictions.amax(dim=1) > predictions[torch.arange(len(self.label)), self.label]
+        rows = torch.arange(len(self.label), device=self.label.device) * predictions.shape[1] + self.label
+        changed = reduce(torch.maximum, predictions.unbind(1)) > predictions.flatten(0, 1).index_select(0, rows)
         changed[own.node, own.juror] = False
         self.total += shift.sum(dim=2)
         self.square += shift.square_().sum(dim=(1, 2))

@@ -11,14 +11,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from jurygcn.models.receptive_field import (
-    ReceptiveField,
-    SparseMatrix,
-    can_sum_rows,
-    index_type,
-    reached_rows,
-    sum_rows,
-)
+from jurygcn.models.receptive_field import ReceptiveField, reached_rows
+from jurygcn.models.sparse import SparseMatrix, can_sum_rows, index_type, sum_rows
 
 
 def drop(values: Tensor, rate: float) -> Tensor:

@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn.inits import glorot
 
 from jurygcn.models.dropout_field import DroppingFeatures, drop
-from jurygcn.models.receptive_field import Propagation, SparseMatrix, is_everything, reached_rows
+from jurygcn.models.receptive_field import Propagation, is_everything, reached_rows
+from jurygcn.models.sparse import SparseMatrix
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 from jurygcn.models import dirichlet
 from jurygcn.models.dropout_field import drop
 from jurygcn.models.flows import RadialFlows
-from jurygcn.models.receptive_field import Propagation, SparseMatrix
+from jurygcn.models.receptive_field import Propagation
+from jurygcn.models.sparse import SparseMatrix
 
 LARGEST_LOG_EVIDENCE = 30.0
 

@@ -6,7 +6,6 @@ propagated once, and only the rows that reach the asked nodes are kept.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,12 +15,12 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 from jurygcn.data.given import check_graph, graph_stamp
 from jurygcn.models.gcn import ACTIVATIONS, GCN
+from jurygcn.models.sparse import SparseMatrix
 
 # Below this share of non-zeros a sparse product beats a dense one on CPUs.
 SPARSE_DENSITY = 0.25
@@ -29,8 +28,9 @@ SPARSE_DENSITY = 0.25
 # Up to this many hidden columns a block-diagonal product beats one product per model.
 BLOCK_DIAGONAL = 128
 
-# columns of the dense factor in one sparse product, where we can choose
-COLUMNS = 64
+# Columns of the dense factor in one sparse product, where we can choose: a row is a few cache lines then. Where there
+# are few rows, arrays may have so many numbers.
+COLUMNS, NUMBERS = 64, 100_000
 
 
 def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matrix:
@@ -52,97 +52,6 @@ def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matri
     scale = np.zeros_like(degree)
     np.power(degree, -0.5, out=scale, where=degree > 0)
     return sp.csr_matrix(sp.diags(scale) @ adjacency @ sp.diags(scale), dtype=dtype)
-
-
-def index_type(matrix: sp.csr_matrix) -> type[np.signedinteger[Any]]:
-    """Int32 where it suffices: the library below takes such indices as they are and copies longer ones."""
-    return np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
-
-
-def can_sum_rows(values: Tensor) -> bool:
-    """Whether :func:`sum_rows` is there for these entries."""
-    return values.dtype == torch.float32 and values.device.type == "cpu" and len(values) > 0
-
-
-def sum_rows(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """A sparse product in CSR form as weighted sums of rows of the dense factor.
-
-    The kernel that embedding tables have for that is about twice as fast on a CPU as the general sparse product.
-    """
-    return functional.embedding_bag(
-        columns, dense.contiguous(), starts, mode="sum", per_sample_weights=values, include_last_offset=True
-    )
-
-
-class _SparseProduct(torch.autograd.Function):
-    """Sparse constant times dense variable, with a backward pass that stays sparse."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: SparseMatrix, dense: Tensor) -> Tensor:
-        """Multiply."""
-        ctx.matrix = matrix
-        return matrix.product(dense)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        """Multiply by the transpose."""
-        return None, ctx.matrix.T @ grads[0]
-
-
-class SparseMatrix:
-    """A constant sparse matrix in torch's CSR form that multiplies dense blocks, also under autograd."""
-
-    def __init__(self, matrix: sp.csr_matrix, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._source = matrix
-        self.shape = matrix.shape
-        self.dtype, self.device = dtype, device
-        index = index_type(matrix)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            self.csr = torch.sparse_csr_tensor(
-                torch.from_numpy(matrix.indptr.astype(index, copy=False)),
-                torch.from_numpy(matrix.indices.astype(index, copy=False)),
-                torch.from_numpy(matrix.data).to(dtype),
-                size=matrix.shape,
-                check_invariants=False,  # SciPy made it: it is well formed
-            ).to(device)
-        self._transpose: SparseMatrix | None = None
-
-    @property
-    def T(self) -> SparseMatrix:
-        """The transpose, built once."""
-        if self._transpose is None:
-            transpose = sp.csr_matrix(self._source.T)
-            self._transpose = SparseMatrix(transpose, dtype=self.dtype, device=self.device)
-            self._transpose._transpose = self
-        return self._transpose
-
-    def __matmul__(self, dense: Tensor) -> Tensor:
-        if dense.requires_grad:
-            out: Tensor = _SparseProduct.apply(self, dense)  # type: ignore[no-untyped-call]
-            return out
-        return self.product(dense)
-
-    def product(self, dense: Tensor) -> Tensor:
-        """The product as it is, without a backward pass."""
-        values = self.csr.values()
-        if can_sum_rows(values):
-            return sum_rows(self.csr.crow_indices(), self.csr.col_indices(), values, dense)
-        # torch's own product first fills and copies a result: writing into one of ours saves both passes
-        product = torch.empty(self.shape[0], dense.shape[1], dtype=self.dtype, device=self.device)
-        return torch.addmm(product, self.csr, dense, beta=0.0, out=product)
-
-    def cast(self, dtype: torch.dtype) -> SparseMatrix:
-        """The same matrix in another precision."""
-        return self if dtype == self.dtype else SparseMatrix(self._source, dtype=dtype, device=self.device)
-
-    def to_dense(self) -> Tensor:
-        """The same matrix, dense."""
-        return self.csr.to_dense()
-
-    def to_scipy(self) -> sp.csr_matrix:
-        """The same matrix for SciPy, in this matrix's dtype."""
-        return self._source.astype(np.float64 if self.dtype == torch.float64 else np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,21 +185,42 @@ class ReceptiveField:
     def stacked_logits(self, weights: Sequence[Tensor]) -> Tensor:
         """Logits of b models at once, by one dense and one sparse product per layer.
 
+        Hidden rows are computed for some models at a time, as many as the products are fastest with.
+
         Shapes: weights (b, in, out) per layer -> (m, C, b); models come last, so that counting over them is fast.
         """
-        stack = weights[0].shape[0]
+        stack = len(weights[0])
+        together = self.together([W.shape[2] for W in weights])
+        rows = [self._last_rows(group) for group in zip(*(W.split(together) for W in weights))]
+        Z = rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
+        if self.hops and not widens(weights[-1]):
+            Z = self.hops[-1] @ Z.flatten(1)
+        return Z.view(len(Z), -1, stack)
+
+    def together(self, widths: Sequence[int]) -> int:
+        """For how many models with layers of these widths hidden rows are computed at a time."""
+        return max(1, COLUMNS // max(widths[:-1], default=1), NUMBERS // max(self.hidden_sizes(widths), default=1))
+
+    def hidden_sizes(self, widths: Sequence[int]) -> list[int]:
+        """How many numbers one model's rows have in every layer but the last."""
+        return [len(level) * width for level, width in zip(reversed(self.levels), widths[:-1])]
+
+    def _last_rows(self, weights: Sequence[Tensor]) -> Tensor:
+        """The logits of some models, but for a sparse product that has yet to come, (rows, C, b)."""
         Z = side_by_side(weights[0])
         for factor in reversed(self._first_factors):
             Z = factor @ Z
-        for hop, W in zip(self.hops, weights[1:]):
+        for layer, (hop, W) in enumerate(zip(self.hops, weights[1:]), start=2):
             E = Z.relu_() if self.sigma is torch.relu and not Z.requires_grad else self.sigma(Z)
-            last = W is weights[-1]
-            # the sparse product goes where the rows are short
-            short_first = W.shape[1] < W.shape[2]
-            Z = times(hop @ E, W, models_last=last) if short_first else hop @ times(E, W, models_last=last)
+            last = layer == len(weights)
+            if widens(W):
+                Z = times(hop @ E, W, models_last=last)
+            else:
+                Z = times(E, W, models_last=last)
+                Z = Z if last else hop @ Z
         if not self.hops:
-            return Z.view(Z.shape[0], stack, -1).transpose(1, 2)
-        return Z.view(Z.shape[0], -1, stack)
+            return Z.view(len(Z), len(weights[0]), -1).transpose(1, 2)
+        return Z.view(len(Z), -1, len(weights[0]))
 
     def tangents(self, weights: Sequence[Tensor], directions: Sequence[Tensor]) -> Tangents:
         r"""Derivatives of the logits along k directions in parameter space, :math:`J_u v_j`, in one forward sweep.
@@ -362,6 +292,11 @@ def reached_rows(
     rows = matrix[nodes]
     below = np.unique(rows.indices)
     return rows[:, below], below
+
+
+def widens(weights: Tensor) -> bool:
+    """Whether rows become longer by these weights: the sparse product goes where they are short."""
+    return weights.shape[1] < weights.shape[2]
 
 
 def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:

@@ -64,19 +64,11 @@ class Propagation:
     adjacency: sp.csr_matrix
     features: sp.csr_matrix | None
     inputs: sp.csr_matrix | np.ndarray[Any, Any]
-    whole_graph: dict[Any, ReceptiveField] = field(default_factory=dict)
 
     @staticmethod
     def of(data: Data) -> Propagation:
         """The propagation of ``data``; remembered until its features or edges change."""
-        check_graph(data)
-        stamp = graph_stamp(data)
-        remembered = _propagations.get(data.edge_index)
-        if remembered is None or remembered[0] != stamp:
-            remembered = (stamp, Propagation._compute(data))
-            _propagations[data.edge_index] = remembered
-        propagation: Propagation = remembered[1]
-        return propagation
+        return remembered(data).propagation
 
     @staticmethod
     def _compute(data: Data) -> Propagation:
@@ -100,8 +92,34 @@ class Propagation:
         return sp.csr_matrix((values, A.indices, A.indptr), shape=A.shape)
 
 
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """What is remembered of a graph in a certain state; apart from each other, so that both go when it goes.
+
+    Attributes:
+        stamp: of features and edges.
+        propagation: of the graph.
+        whole: receptive fields of all nodes.
+    """
+
+    stamp: Any
+    propagation: Propagation
+    whole: dict[Any, ReceptiveField] = field(default_factory=dict)
+
+
 # forgotten together with the graph's edge_index
-_propagations: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_memory: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def remembered(data: Data) -> Remembered:
+    """What is remembered of ``data``, made anew where its features or edges have changed."""
+    check_graph(data)
+    stamp = graph_stamp(data)
+    found = _memory.get(data.edge_index)
+    if found is None or found.stamp != stamp:
+        found = _memory[data.edge_index] = Remembered(stamp, Propagation._compute(data))
+    known: Remembered = found
+    return known
 
 
 class ReceptiveField:
@@ -145,7 +163,7 @@ class ReceptiveField:
         place: dict[str, Any] = {"dtype": dtype or first.dtype, "device": first.device}
         if not is_everything(nodes, int(data.num_nodes)):
             return cls(data, nodes, layers, activation=model.activation, **place)
-        known = Propagation.of(data).whole_graph
+        known = remembered(data).whole
         key = (layers, model.activation, *place.values())
         if key not in known:
             known[key] = cls(data, nodes, layers, activation=model.activation, **place)

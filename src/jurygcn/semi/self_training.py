@@ -21,6 +21,7 @@ from jurygcn.semi.fitted import Fitted, check_labels, classes_of, logits_of, sof
 HOPS = (0, 2, 4, 8, 16)
 TEACHERS = 2
 CLEARLY = 2.0  # standard errors
+LEARNT = 0.9  # share of the labels that the best teacher tells
 JUDGES = ("jury", "confidence")
 LABELS_PER_CLASS = 5  # from which on the jury's p-values are trusted more than not
 
@@ -71,7 +72,7 @@ class SelfTraining:
         most: pseudo-labels never become more than this.
         judge: "jury", or "confidence" for plain self-training with the same schedule.
         hops: each teacher sees features averaged over so many hops; "auto" has two teachers that look as far as their
-            jurors' errors on their own left-out labels allow.
+            jurors' errors on their own left-out labels, and what they learn of their own labels, allow.
         diffusion: how often the jury's ballots are averaged over neighbourhoods, as in ``Jury.verdict``.
         balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
             pseudo-labels are set.
@@ -210,14 +211,19 @@ def class_shares(labels: Tensor, classes: int, *, balance: float) -> Tensor:
 
 
 def averaged(data: Data, hops: int) -> Data:
-    """The same graph with features averaged over closed neighbourhoods ``hops`` times, rows of length 1."""
+    """The same graph with features averaged over closed neighbourhoods ``hops`` times.
+
+    Averages of many differ in little but their direction, so all rows are made equally long: as long as the graph's own
+    are on average, for short ones are learnt slowly, and at least 1.
+    """
     averaging = Propagation.of(data).averaging.astype(np.float32)
     x = data.x.detach().float().cpu().numpy()
+    length = max(1.0, float(np.linalg.norm(x, axis=1).mean()))
     for _ in range(hops):
         x = averaging @ x
     size = np.linalg.norm(x, axis=1, keepdims=True)
     graph = copy.copy(data)
-    graph.x = torch.from_numpy(x / np.maximum(size, 1e-12)).to(data.x.device)
+    graph.x = torch.from_numpy(length * x / np.maximum(size, 1e-12)).to(data.x.device)
     graph.edge_index = data.edge_index.clone()  # what is remembered of the graph's propagation stays its own
     return graph
 
@@ -244,6 +250,7 @@ def teachers_views(data: Data, nodes: Tensor, labels: Tensor, settings: SelfTrai
 
     The jurors choose: the views that reach farthest, of those with which they predict their own left-out labels not
     clearly worse than with the best. Where edges say nothing of labels, those reach no farther than the node itself.
+    Where far neighbourhoods look alike, teachers cannot even tell the labels they learn: such views are left out.
     """
     s, views = settings, []
     for hops in s.candidates:
@@ -253,6 +260,8 @@ def teachers_views(data: Data, nodes: Tensor, labels: Tensor, settings: SelfTrai
         views.append(View(hops, graph, teacher, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury))
     if s.hops != "auto":
         return views
+    right = [int((logits_of(view.teacher, view.graph)[nodes].argmax(dim=1) == labels[nodes]).sum()) for view in views]
+    views = [view for view, count in zip(views, right) if count >= LEARNT * max(right)]
     errors = [view.jury.verdict(nodes, diffusion=0).loo_errors.double().square() for view in views]
     return [views[place] for place in not_clearly_worse(torch.stack(errors))[-TEACHERS:]]
 

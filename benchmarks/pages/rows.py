@@ -10,6 +10,7 @@ from statistics import mean, pstdev
 from typing import Any
 
 CITATION = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "PubMed"}
+NAMES = {**CITATION, "reddit-like": "Reddit's stand-in"}
 SPLIT, DEFAULT, MAX_PROBABILITY, WIDTH = "split conformal", "default (ambiguity)", "max-probability", "paper's width"
 NEIGHBOURS = "neighbour doubt"
 
@@ -74,7 +75,7 @@ def size_ratios(rows: Sequence[Row]) -> list[float]:
 
 def named(dataset: str) -> str:
     """A graph's name for people."""
-    return CITATION.get(dataset, f"`{dataset}`")
+    return NAMES.get(dataset, f"`{dataset}`")
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -78,10 +78,11 @@ class Hearing:
         self, objective: Objective, steps: Tensor, seats: Tensor, asked: Tensor, question: Question, *, memory: str
     ) -> None:
         self._open(objective, seats, asked, question, memory)
-        base, where = torch.cat([asked, self.own_nodes]).unique(return_inverse=True)
-        self.at_own = where[len(asked) :]  # positions among the nodes that are voted on
-        everything = is_everything(asked, int(objective.data.num_nodes))
-        self.at_asked: Tensor | None = None if everything else where[: len(asked)]
+        # the nodes that are voted on, and where among them the asked ones (None: they are all) and the jurors' own are
+        base, self.at_own, self.at_asked = asked, self.own_nodes, cast("Tensor | None", None)
+        if not is_everything(asked, int(objective.data.num_nodes)):
+            base, where = torch.cat([asked, self.own_nodes]).unique(return_inverse=True)
+            self.at_asked, self.at_own = where[: len(asked)], where[len(asked) :]
         self.smoothing = Diffusion(objective.data, base, question.diffusion if self.classify else 0)
         self.candidates = self.smoothing.candidates
         self.ballots = Ballots(objective, steps, self.smoothing.reach, memory=memory)

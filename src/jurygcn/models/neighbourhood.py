@@ -55,7 +55,8 @@ def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hop
         if bool((low < high).all()):  # everyone has heard of two already
             break
         heard_low, heard_high = low.clone(), high.clone()
-        for sender, receiver in edge_index.split(EDGES, dim=1):
+        for edges in edge_index.split(EDGES, dim=1):
+            sender, receiver = edges[:, (high >= 0)[edges[0]]]  # who has heard of none has nothing to tell
             heard_low.scatter_reduce_(0, receiver, low[sender], "amin")
             heard_high.scatter_reduce_(0, receiver, high[sender], "amax")
         low, high = heard_low, heard_high

@@ -15,6 +15,7 @@ from pathlib import Path
 import joblib
 import pytest
 import torch
+from joblib.parallel import ThreadingBackend
 from torch_geometric.data import Data
 
 from cases import two_block, undirected
@@ -114,6 +115,18 @@ def test_the_users_own_joblib_configuration(backend: str, cluster, reference: Ve
         if backend != "threading":
             assert set(map_batches(process_of, range(6))) - {MAIN}
         assert set(map_batches(process_of, range(6), parallel="serial")) == {MAIN}
+
+
+class Withholding(ThreadingBackend):
+    """A backend that hands over all results at the end, like Ray's."""
+
+    supports_return_generator = False
+
+
+def test_backends_that_hand_over_all_at_once(reference: Verdict):
+    joblib.register_parallel_backend("withholding", Withholding)
+    with joblib.parallel_config(backend="withholding", n_jobs=2):
+        assert_same(jury_of().verdict(), reference)
 
 
 def process_of(batch: int) -> int:

@@ -160,14 +160,17 @@ class JoblibCrew:
     """Whatever joblib offers: local processes, or the backend of the surrounding ``parallel_config``."""
 
     def __init__(self, processes: int | None) -> None:
-        self.settings = {} if processes is None else {"n_jobs": processes, "backend": "loky"}
+        self.settings: dict[str, Any] = {} if processes is None else {"n_jobs": processes, "backend": "loky"}
         self.size = effective_n_jobs(None) if processes is None else processes
         self.threads = 0 if processes is None else max(1, cpu_count() // processes)
+        # not every backend can hand over results as they come (Ray's cannot)
+        flowing = processes is not None or get_active_backend()[0].supports_return_generator
+        self.settings["return_as"] = "generator" if flowing else "list"
 
     def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
         """Results in order; arrays reach processes as memory maps, writable without changing the file."""
         parcel.threads = self.threads
-        workers = Parallel(**self.settings, return_as="generator", batch_size=1, mmap_mode="c", max_nbytes="100K")
+        workers = Parallel(**self.settings, batch_size=1, mmap_mode="c", max_nbytes="100K")
         try:
             yield from workers(delayed(_call)(parcel, batch) for batch in batches)
         except BrokenExecutor as error:

@@ -18,16 +18,16 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
     ours = document["ours"]
     for name in values_of(few, "dataset"):
         rows = [row for row in few if row["dataset"] == name]
-        counts = values_of(rows, "labels")
+        counts, most = values_of(rows, "labels"), max(row["runs"] for row in rows)
         body = []
         for method in values_of(rows, "method"):
             cells = {row["labels"]: row for row in rows if row["method"] == method}
             shown = [_cell(cells[count]) if count in cells else "" for count in counts]
             paper = document["paper"].get(method, {}).get(name)
-            body.append(
-                [f"**{method}**" if method == ours else method, *shown, "" if paper is None else f"{paper:.1f}"]
-            )
-        yield f"**{named(name)}**, {_runs(rows)}; columns are numbers of labels:"
+            runs = min(row["runs"] for row in cells.values())
+            label = f"**{method}**" if method == ours else method if runs == most else f"{method}, {_runs(runs)}"
+            body.append([label, *shown, "" if paper is None else f"{paper:.1f}"])
+        yield f"**{named(name)}**, {_runs(most)}; columns are numbers of labels:"
         yield markdown(["method", *map(str, counts), f"the paper, {counts[-1]}"], body)
     yield (
         f"Micro-F1 in %, mean ± sd. An arrow says that the method differs from {ours} (p < {LEVEL:g}): ▼ below it, "
@@ -41,7 +41,7 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
         cells = {(row["method"], row["dataset"]): f"{row['mean']:.1f} ± {row['sd']:.1f}" for row in public}
         body = [[method, *(cells.get((method, name), "") for name in names)] for method in methods]
         yield (
-            f"The same classifiers on the public split (Cora: 20 random labels per class), {_runs(public)}; this shows "
+            f"The same classifiers on the public split (Cora: 20 random labels per class), {_runs(public[0]['runs'])}; this shows "
             "that they are what their authors meant:"
         )
         yield markdown(["method", *map(named, names)], body)
@@ -53,9 +53,8 @@ def _cell(row: Row) -> str:
     return f"{row['mean']:.1f} ± {row['sd']:.1f}{arrow}"
 
 
-def _runs(rows: Sequence[Row]) -> str:
-    counts = sorted({row["runs"] for row in rows})
-    return f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs so far"
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def on_citations(document: Document) -> list[Row]:
@@ -185,4 +184,4 @@ def bandit_tables(document: Document, markdown: Markdown) -> Iterator[str]:
         for row in rows
     ]
     heads = [f"after {key.removeprefix('regret_')}" for key in times]
-    yield markdown([f"regret, {_runs(rows)}", *heads, "sd", "p against ucb-j"], body)
+    yield markdown([f"regret, {_runs(rows[0]['runs'])}", *heads, "sd", "p against ucb-j"], body)

@@ -41,8 +41,8 @@ def tables(document: Document, markdown: Markdown) -> Iterator[str]:
         cells = {(row["method"], row["dataset"]): f"{row['mean']:.1f} ± {row['sd']:.1f}" for row in public}
         body = [[method, *(cells.get((method, name), "") for name in names)] for method in methods]
         yield (
-            f"The same classifiers on the public split (Cora: 20 random labels per class), {_runs(public[0]['runs'])}; this shows "
-            "that they are what their authors meant:"
+            "The same classifiers on the public split (Cora: 20 random labels per class), "
+            f"{_runs(public[0]['runs'])}; this shows that they are what their authors meant:"
         )
         yield markdown(["method", *map(named, names)], body)
 

@@ -71,7 +71,10 @@ def shown(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     found = {}
     for part, title in PARTS.items():
         mine = frame[frame["method"] == part]
-        runs = [f"{int(count)} runs" for count in mine.groupby("dataset", sort=False)["runs"].min()]
+        runs = [
+            "1 run" if count == 1 else f"{int(count)} runs"
+            for count in mine.groupby("dataset", sort=False)["runs"].min()
+        ]
         tables = zip(in_layout(mine, x="value").items(), runs)
         blocks = [table.assign(method=f"{name}, {count}") for (name, table), count in tables]
         found[title] = pd.concat(blocks, ignore_index=True).rename(columns={"method": "graph"})

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import mannwhitneyu
 from torch_geometric.data import Data
 from typer.testing import CliRunner
 
@@ -92,6 +93,19 @@ def test_degrees_that_say_nothing(size: int):
     regular = np.full(size, 3)
     assert degree_chance(regular, np.arange(1)) == 1.0
     assert degree_chance(np.arange(size), np.arange(size)) == 1.0  # everything is labelled
+
+
+def test_degree_chance_is_the_rank_sum_test():
+    random = np.random.default_rng(0)
+    compared = 0
+    for size in random.integers(5, 300, 60):
+        degree = random.poisson(random.uniform(0.5, 8.0), size)
+        nodes = random.choice(size, random.integers(1, size), replace=False)
+        if degree.min() < degree.max():
+            theirs = mannwhitneyu(degree[nodes], np.delete(degree, nodes), method="asymptotic").pvalue
+            assert degree_chance(degree, nodes) == pytest.approx(theirs, rel=1e-9)
+            compared += 1
+    assert compared > 50
 
 
 def test_balance_by_counting():

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
@@ -28,9 +29,12 @@ SPARSE_DENSITY = 0.25
 # Up to this many hidden columns a block-diagonal product beats one product per model.
 BLOCK_DIAGONAL = 128
 
+# Numbers that a processor multiplies at once: products that are a multiple of that wide are up to three times as fast.
+LANES = 16
+
 # Columns of the dense factor in one sparse product, where we can choose: a row is a few cache lines then. Where there
 # are few rows, arrays may have so many numbers.
-COLUMNS, NUMBERS = 64, 100_000
+COLUMNS, NUMBERS = 96, 100_000
 
 
 def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matrix:
@@ -208,8 +212,8 @@ class ReceptiveField:
         Shapes: weights (b, in, out) per layer -> (m, C, b); models come last, so that counting over them is fast.
         """
         stack = len(weights[0])
-        together = self.together([W.shape[2] for W in weights])
-        rows = [self._last_rows(group) for group in zip(*(W.split(together) for W in weights))]
+        groups = -(-stack // self.together([W.shape[2] for W in weights]))
+        rows = [self._last_rows(group) for group in zip(*(W.tensor_split(groups) for W in weights))]
         Z = rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
         if self.hops and not widens(weights[-1]):
             Z = self.hops[-1] @ Z.flatten(1)
@@ -323,7 +327,8 @@ def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:
     if b * h <= BLOCK_DIAGONAL:
         # mostly zeros, but one product of a good shape instead of many small ones, and no large result to rearrange
         blocks: Tensor = torch.block_diag(*weights)  # (b h, b C)
-        return stacked @ (blocks.view(-1, b, C).transpose(1, 2).flatten(1) if models_last else blocks)
+        blocks = blocks.view(-1, b, C).transpose(1, 2).flatten(1) if models_last else blocks
+        return (stacked @ functional.pad(blocks, (0, -(b * C) % LANES)))[:, : b * C]
     products = torch.bmm(stacked.view(-1, b, h).transpose(0, 1), weights)  # (b, m, C)
     return products.permute(1, 2, 0).flatten(1) if models_last else side_by_side(products)
 

@@ -17,7 +17,7 @@ def scores(name: str, seed: int) -> dict[str, object]:
     t = trial(name, seed=seed)
     test = t.split.test
     jury = t.jury("newton")
-    default, raw, twice = (jury.verdict(test, diffusion=k) for k in ("auto", 0, 2))
+    default, raw, twice = (jury.verdict(test, diffusion=k, second_opinion=k == "auto") for k in ("auto", 0, 2))
     pi = default.prediction
     wrong = default.label != t.data.y[test]
     everything = {
@@ -26,6 +26,7 @@ def scores(name: str, seed: int) -> dict[str, object]:
         "entropy": -(pi * pi.clamp_min(1e-12).log()).sum(dim=1),
         "ambiguity, no diffusion": raw.ambiguity,
         "ambiguity, diffusion 2": twice.ambiguity,
+        "second opinion": default.second_opinion,
         "neighbour doubt": default.neighbour_doubt,
         "paper's width": raw.width,
         "paper's width, influence jurors": t.jury("influence").verdict(test, diffusion=0).width,

@@ -10,6 +10,7 @@ from pages.rows import Document, Row, listed, named, values_of
 
 Markdown = Callable[[Sequence[str], Any], str]
 SAME, JURY, CLOSE = "the same GCN", "jury", 0.01
+WITHOUT_JURORS = ("second_opinion", "neighbour_doubt")
 
 
 def part(document: Document, table: str) -> list[Row]:
@@ -126,13 +127,14 @@ def standing(document: Document) -> str:
         gap = own - rival["auroc"]
         where.append(f"{named(name)} {gap:+.3f} ({rival['method']}, {rival['score'].replace('_', ' ')})")
     jurors = {key[1]: auroc for key, auroc in across(errors, "auroc").items() if key[0] == JURY}
-    jurors.pop("neighbour_doubt")
+    for name in WITHOUT_JURORS:
+        jurors.pop(name, None)
     best_of_jurors = max(jurors, key=lambda name: jurors[name])
     return (
         f"The jury's best score is {mine.replace('_', ' ')} with a mean AUROC of {value:.3f}; the best of the others "
         f"is {method}, {score.replace('_', ' ')} with {other:.3f}. On each graph it is ahead of the best of the others "
-        f"there by: {', '.join(where)}. Neighbour doubt needs no jurors; of the scores that rest on them "
-        f"{best_of_jurors.replace('_', ' ')} is the best, with {jurors[best_of_jurors]:.3f}."
+        f"there by: {', '.join(where)}. Second opinion and neighbour doubt need no jurors; of "
+        f"the scores that rest on them {best_of_jurors.replace('_', ' ')} is the best, with {jurors[best_of_jurors]:.3f}."
     )
 
 

@@ -24,15 +24,17 @@ class Judgement:
     def test_scores(self) -> dict[str, Any]:
         """How the predictions and the label sets do on the test nodes; None where there is none."""
         nodes = self.session.test_nodes
-        measures = ("accuracy", "micro_f1", "error_auroc", "set_coverage", "mean_set_size")
+        measures = ("accuracy", "micro_f1", "error_auroc", "opinion_auroc", "set_coverage", "mean_set_size")
         if not len(nodes):
             return {"nodes": 0, **dict.fromkeys(measures)}
         truth, predicted = self.session.data.y[nodes], self.verdict.label[nodes]
         sets = self.verdict.label_sets(SET_ALPHA)[nodes]
+        opinion = self.verdict.second_opinion
         values = (
             accuracy(predicted, truth),
             micro_f1(predicted, truth),
             error_auroc(self.verdict.score()[nodes], predicted != truth),
+            error_auroc(opinion[nodes], predicted != truth) if len(opinion) else None,
             set_coverage(sets, truth),
             mean_set_size(sets),
         )
@@ -65,13 +67,19 @@ class Judgement:
 
 
 def judge(
-    session: Session, *, alpha: float = 0.025, diffusion: str = "auto", resume: Path | None = None, **settings: Any
+    session: Session,
+    *,
+    alpha: float = 0.025,
+    diffusion: str = "auto",
+    second_opinion: bool = True,
+    resume: Path | None = None,
+    **settings: Any,
 ) -> Judgement:
     """Convene the jury on a session's model and hear it on all nodes, from where the folder ``resume`` ends."""
     jury = convene(session, **settings)
     with stopwatch(session.seconds, "ballots"):
         steps = diffusion if diffusion == "auto" else int(diffusion)
-        verdict = jury.verdict(alpha=alpha, diffusion=steps, resume=resume)
+        verdict = jury.verdict(alpha=alpha, diffusion=steps, second_opinion=second_opinion, resume=resume)
     return Judgement(session, jury, verdict)
 
 

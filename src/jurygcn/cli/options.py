@@ -45,6 +45,7 @@ __all__ = [
     "Parallel",
     "PerClass",
     "Retrain",
+    "SecondOpinion",
     "Seed",
     "Solver",
     "TrainNodes",
@@ -154,6 +155,13 @@ Diffusion = Annotated[
     str,
     typer.Option(
         "--diffusion", callback=_diffusion, help="Average votes over neighbourhoods this often; auto lets jurors say."
+    ),
+]
+SecondOpinion = Annotated[
+    bool,
+    typer.Option(
+        "--second-opinion/--no-second-opinion",
+        help="Also what ridge regressions on averaged features think: the score that catches most errors.",
     ),
 ]
 Mode = Annotated[

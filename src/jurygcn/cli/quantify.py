@@ -38,6 +38,7 @@ def quantify(
     solver: given.Solver = "auto",
     as_printed: given.AsPrinted = False,
     diffusion: given.Diffusion = "auto",
+    second_opinion: given.SecondOpinion = True,
     seed: given.Seed = 0,
     epochs: given.Epochs = 100,
     weight_decay: given.WeightDecay = None,
@@ -71,6 +72,7 @@ def quantify(
         open_session(data, settings),
         alpha=alpha,
         diffusion=diffusion,
+        second_opinion=second_opinion,
         leave_out=leave_out,
         curvature=curvature,
         solver=solver,
@@ -157,5 +159,7 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
+            if test["opinion_auroc"] is not None:
+                facts["second opinion"] = f"is higher for them in {100 * test['opinion_auroc']:.0f} %"
     facts["promise"] = promise_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

@@ -119,7 +119,9 @@ class Setting:
         """Everything that decides the cell's numbers."""
         method = cell["method"]
         settings = CONTESTANTS[method].make(self.data) if method in CONTESTANTS else PLAIN
-        return f"1 {self.labels} {self.alpha if method in (JURY, CONFORMAL) else ''} {settings!r} {self.fingerprint}"
+        version = 2 if method == JURY else 1  # raised by hand when there is more to measure
+        level = self.alpha if method in (JURY, CONFORMAL) else ""
+        return f"{version} {self.labels} {level} {settings!r} {self.fingerprint}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +165,8 @@ class Trial:
 def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """The GCN's probabilities at the test nodes, the jury's scores and the GCN's own, and the jury's label sets."""
     model, _ = PLAIN.train(trial.data, trial.labels, seed=seed)
-    verdict = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit().verdict(trial.split.test)
+    jury = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit()
+    verdict = jury.verdict(trial.split.test, second_opinion=True)
     scores = {name: verdict.score(name) for name in RANKINGS} | softmax_scores(verdict.prediction)
     return verdict.prediction, scores, verdict.label_sets(alpha)
 

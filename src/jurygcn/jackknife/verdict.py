@@ -27,6 +27,7 @@ RANKINGS = {
     "loo_variance": True,
     "label_flips": True,
     "neighbour_doubt": True,
+    "second_opinion": True,
     "credibility": False,
     "confidence": False,
 }
@@ -53,6 +54,8 @@ class Verdict:
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
         neighbour_doubt: one minus the predicted class's share of the model's probabilities within two hops, (m,); uses
             no ballots, and catches errors well on homophilous graphs; empty for regression.
+        second_opinion: one minus the predicted class's share in the second opinion, (m,), if it was asked for; empty
+            otherwise. See :class:`jurygcn.jackknife.opinion.SecondOpinion`.
         alpha: the level of lower and upper.
         diffusion: how many times ballots were averaged over neighbourhoods before scoring labels.
         doubts: what stands against labels drawn at random, a sentence each; coverage is promised only without any.
@@ -73,6 +76,7 @@ class Verdict:
     label_counts: Tensor | None = field(default=None, repr=False)
     names: list[str] | None = field(default=None, repr=False)
     doubts: tuple[str, ...] = ()
+    second_opinion: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -159,6 +163,8 @@ class Verdict:
         by = by or ("ambiguity" if self.label_counts is not None else "width")
         if by not in RANKINGS:
             raise SettingError(f"Unknown score {by!r}: choose one of {', '.join(RANKINGS)}.")
+        if by == "second_opinion" and len(self.second_opinion) < len(self):
+            raise SettingError("This verdict has no second opinion: ask for one, jury.verdict(second_opinion=True).")
         values = self.set_size().double() if by == "set_size" else getattr(self, by).double()
         return values if RANKINGS[by] else -values
 
@@ -208,6 +214,8 @@ class Verdict:
                 columns[name] = getattr(self, name).tolist()
             columns["label_flips"] = self.label_flips.tolist()
             columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
+            if len(self.second_opinion):
+                columns["second_opinion"] = self.second_opinion.tolist()
         columns["loo_variance"] = self.loo_variance.tolist()
         columns["kinds"] = self.kinds
         return pd.DataFrame(columns)

@@ -119,6 +119,7 @@ def _columns(found: Evidence) -> list[dict[str, str]]:
         ("probability", "Probability", "share", "The model's probability of its prediction"),
         ("width", "Width", "number", "The paper's uncertainty"),
         ("doubt", "Neighbour doubt", "share", "How little the surroundings share the predicted label"),
+        ("opinion", "Second opinion", "number", "How little another, simpler model thinks of the predicted label"),
         ("trained", "Trained on", "flag", "Whether the model was trained on this node's label"),
     ]
     if not found.classify:
@@ -131,8 +132,9 @@ def _columns(found: Evidence) -> list[dict[str, str]]:
             ("truth", "Target", "number", "The known target, if there is one"),
             rows[-1],
         ]
-    if not found.known.any():
-        rows = [row for row in rows if row[0] != "truth"]
+    missing = {"truth"} if not found.known.any() else set()
+    missing |= {"opinion"} if not len(found.verdict.second_opinion) else set()
+    rows = [row for row in rows if row[0] not in missing]
     return [dict(zip(("key", "title", "kind", "help"), row)) for row in rows]
 
 
@@ -154,6 +156,7 @@ def _rows(jury: Jury, found: Evidence, rows: Tensor) -> dict[str, list[Any]]:
         columns["size"] = verdict.set_size(found.alpha)[rows].tolist()
         values |= {"probability": verdict.prediction.amax(dim=1), "doubt": verdict.neighbour_doubt}
         values |= {"credibility": verdict.credibility, "ambiguity": verdict.ambiguity}
+        values |= {"opinion": verdict.second_opinion} if len(verdict.second_opinion) else {}
     else:
         values |= {"prediction": verdict.prediction, "lower": verdict.lower, "upper": verdict.upper}
     columns |= {key: value.reshape(-1)[rows].double().tolist() for key, value in values.items()}

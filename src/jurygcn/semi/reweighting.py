@@ -107,7 +107,7 @@ def reweight(
         nonlocal weights
         if epoch > 1 and (epoch - 1) % refresh == 0:
             jury = Jury(model, data, nodes, weight_decay=weight_decay).fit()
-            doubt = jury.verdict(nodes, alpha=alpha).score(score)
+            doubt = jury.verdict(nodes, alpha=alpha, second_opinion=score == "second_opinion").score(score)
             doubt = doubt - doubt.min() if bool((doubt < 0).any()) else doubt
             weights = loss_weights(doubt, tau=tau, as_printed=as_printed).float()
             extremes = {"smallest_weight": float(weights.min()), "largest_weight": float(weights.max())}

@@ -9,8 +9,10 @@ from __future__ import annotations
 from statistics import mean
 
 from harness import options, save, table
-from jurygcn.evaluation import error_auroc
+from jurygcn.evaluation import accuracy, error_auroc
 from protocol import CITATION, spread, trial
+
+ABOUT = ("dataset", "seed", "diffusion", "accuracy", "opinion_accuracy")
 
 
 def scores(name: str, seed: int) -> dict[str, object]:
@@ -33,10 +35,13 @@ def scores(name: str, seed: int) -> dict[str, object]:
         "variance over jurors": raw.loo_variance,
         "label flips": raw.label_flips,
     }
+    opinion, truth = jury.second_opinion.shares[test].argmax(dim=1), t.data.y[test]
     return {
         "dataset": name,
         "seed": seed,
         "diffusion": default.diffusion,
+        "accuracy": accuracy(default.label, truth),
+        "opinion_accuracy": accuracy(opinion, truth),
         **{key: error_auroc(value, wrong) for key, value in everything.items()},
     }
 
@@ -46,7 +51,7 @@ def main() -> None:
     datasets = CITATION[:1] if chosen.quick else CITATION
     seeds = range(2 if chosen.quick else 10)
     rows = [scores(name, seed) for name in datasets for seed in seeds]
-    names = [key for key in rows[0] if key not in ("dataset", "seed", "diffusion")]
+    names = [key for key in rows[0] if key not in ABOUT]
     body = []
     for key in names:
         cells = [[float(r[key]) for r in rows if r["dataset"] == d] for d in datasets]

@@ -133,8 +133,8 @@ def standing(document: Document) -> str:
     return (
         f"The jury's best score is {mine.replace('_', ' ')} with a mean AUROC of {value:.3f}; the best of the others "
         f"is {method}, {score.replace('_', ' ')} with {other:.3f}. On each graph it is ahead of the best of the others "
-        f"there by: {', '.join(where)}. Second opinion and neighbour doubt need no jurors; of "
-        f"the scores that rest on them {best_of_jurors.replace('_', ' ')} is the best, with {jurors[best_of_jurors]:.3f}."
+        f"there by: {', '.join(where)}. Second opinion and neighbour doubt need no jurors; of the scores that rest on "
+        f"them {best_of_jurors.replace('_', ' ')} is the best, with {jurors[best_of_jurors]:.3f}."
     )
 
 

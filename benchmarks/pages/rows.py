@@ -13,6 +13,7 @@ CITATION = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "PubMed"}
 NAMES = {**CITATION, "reddit-like": "Reddit's stand-in"}
 SPLIT, DEFAULT, MAX_PROBABILITY, WIDTH = "split conformal", "default (ambiguity)", "max-probability", "paper's width"
 NEIGHBOURS = "neighbour doubt"
+OPINION = "second opinion"
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
@@ -49,7 +50,8 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
 
 def scores_of(document: Document) -> list[str]:
     """The scores that error_detection compared."""
-    return [key for key in document["rows"][0] if key not in ("dataset", "seed", "diffusion")]
+    about = ("dataset", "seed", "diffusion", "accuracy", "opinion_accuracy")
+    return [key for key in document["rows"][0] if key not in about]
 
 
 def auroc(document: Document, score: str) -> float:

@@ -144,7 +144,17 @@ def test_regression_is_refused(data: Data):
 
 
 def test_methods_are_those_that_are_documented():
-    assert METHODS == ("jury", "split conformal", "mc-dropout", "ensemble", "temperature", "energy", "gpn", "sgnn")
+    assert METHODS == (
+        "jury",
+        "split conformal",
+        "mc-dropout",
+        "ensemble",
+        "temperature",
+        "energy",
+        "laplace",
+        "gpn",
+        "sgnn",
+    )
 
 
 def test_the_command_writes_tables_and_goes_on(tmp_path: Path):

@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 import torch
 from small_graphs import communities, parts
+from torch import Tensor
 from torch.nn import functional
 
 from jurygcn import semi
 from jurygcn.errors import DataError, SettingError
-from jurygcn.models import GCN
+from jurygcn.models import GCN, normalized_adjacency
 from jurygcn.semi.fitted import logits_of
 from jurygcn.semi.posthoc import best_temperature
 from jurygcn.semi.sampling import dropout_samples
@@ -126,6 +127,29 @@ def test_temperature_keeps_the_predictions():
 def test_energy_is_minus_logsumexp():
     found = fitted("energy")
     torch.testing.assert_close(found.uncertainty(), -torch.logsumexp(logits_of(found.model, DATA), dim=1))
+
+
+def test_laplace_has_the_hessian_of_the_last_layer():
+    """The precision by autodiff of n times the objective, the variances node by node, the probabilities by hand."""
+    found = fitted("laplace")
+    first, last = (weight.detach().double() for weight in found.model.weights)
+    A = torch.from_numpy(normalized_adjacency(DATA).toarray()).double()
+    x = A @ torch.relu(A @ DATA.x.double() @ first)
+    n, decay = len(TRAIN), 5e-4
+
+    def objective(W: Tensor) -> Tensor:
+        loss = functional.cross_entropy(x[TRAIN] @ W.view_as(last), DATA.y[TRAIN], reduction="sum")
+        return loss + n * decay / 2 * W.square().sum()
+
+    covariance = torch.linalg.inv(torch.autograd.functional.hessian(objective, last.flatten()))
+    for u in (0, 7, 149):
+        J = torch.kron(x[u][None], torch.eye(3, dtype=torch.float64))  # of W^T x_u
+        v = (J @ covariance @ J.T).diagonal()
+        assert float(found.uncertainty("epistemic")[u]) == pytest.approx(float(v.sum()), rel=1e-4)
+        expected = torch.softmax(x[u] @ last / (1 + torch.pi / 8 * v).sqrt(), dim=0)
+        torch.testing.assert_close(found.probabilities[u].double(), expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(SettingError, match="prior"):
+        semi.Laplace(semi.WELL_TRAINED_GCN).fit(DATA, TRAIN)
 
 
 def test_an_ensemble_is_the_mean_of_its_members():

@@ -160,6 +160,6 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
             if test["opinion_auroc"] is not None:
-                facts["second opinion"] = f"is higher for them in {100 * test['opinion_auroc']:.0f} %"
+                facts["second opinion"] = f"is so in {100 * test['opinion_auroc']:.0f} %"
     facts["promise"] = promise_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

@@ -63,6 +63,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "ensemble": Contestant(lambda _: semi.DeepEnsemble(network=PLAIN), "its own: 10 GCNs"),
     "temperature": Contestant(lambda _: semi.TemperatureScaling(network=PLAIN), SAME, "validation"),
     "energy": Contestant(lambda _: semi.Energy(network=PLAIN), SAME),
+    "laplace": Contestant(lambda _: semi.Laplace(network=PLAIN), "its own: GCN, last layer drawn"),
     "gpn": Contestant(semi.GPNClassifier.for_graph, "its own: GPN", "validation"),
     "sgnn": Contestant(lambda _: semi.SGNNClassifier(), "its own: S-GNN"),
 }
@@ -250,8 +251,8 @@ def evaluate(
     """Compare the jury with other methods on the same random splits of a graph whose labels are known.
 
     Every score is to catch the errors of its own method's model: the GCN that the jury judges serves max-probability,
-    entropy, temperature scaling and energy too; MC dropout, the ensemble, GPN and S-GNN have models of their own, with
-    other errors. Split conformal has the same labels in all, half of them for calibration.
+    entropy, temperature scaling and energy too; MC dropout, the ensemble, Laplace, GPN and S-GNN have models of their
+    own, with other errors. Split conformal has the same labels in all, half of them for calibration.
 
     Args:
         data: a graph with classes, as ``load_dataset`` returns it.

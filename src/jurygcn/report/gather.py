@@ -119,7 +119,7 @@ def _columns(found: Evidence) -> list[dict[str, str]]:
         ("probability", "Probability", "share", "The model's probability of its prediction"),
         ("width", "Width", "number", "The paper's uncertainty"),
         ("doubt", "Neighbour doubt", "share", "How little the surroundings share the predicted label"),
-        ("opinion", "Second opinion", "number", "How little another, simpler model thinks of the predicted label"),
+        ("opinion", "Second opinion", "share", "How little another, simpler model thinks of the predicted label"),
         ("trained", "Trained on", "flag", "Whether the model was trained on this node's label"),
     ]
     if not found.classify:

@@ -82,7 +82,10 @@ def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
         )
     auroc = measure.error_auroc(verdict.score()[tested], wrong)
     if auroc == auroc:
-        words = f"how often a wrong prediction is more uncertain than a right one (AUROC {auroc:.3f})"
+        words = f"how often a wrong prediction is more uncertain than a right one (AUROC {auroc:.3f}"
+        if len(verdict.second_opinion):
+            words += f"; by second opinion {measure.error_auroc(verdict.second_opinion[tested], wrong):.3f}"
+        words += ")"
         tiles.append(("Errors found", percent(auroc), words))
     off = measure.ece(verdict.prediction[tested], truth)
     tiles.append(("Calibration error", percent(off), "mean gap between stated probability and accuracy (ECE)"))

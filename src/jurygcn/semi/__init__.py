@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 from jurygcn.semi.evidential import GPNClassifier, SGNNClassifier
 from jurygcn.semi.fitted import Fitted, Method
 from jurygcn.semi.networks import WELL_TRAINED_GCN, GATClassifier, GCNClassifier
-from jurygcn.semi.posthoc import DeepEnsemble, Energy, MCDropout, TemperatureScaling
+from jurygcn.semi.posthoc import DeepEnsemble, Energy, Laplace, MCDropout, TemperatureScaling
 from jurygcn.semi.reweighting import Reweighted, Reweighting, loss_weights, reweight
 from jurygcn.semi.self_training import PseudoLabels, SelfTrained, SelfTraining, self_train
 
@@ -23,6 +23,7 @@ METHODS: dict[str, Callable[[Data], Method]] = {
     "ensemble": lambda _: DeepEnsemble(),
     "temperature": lambda _: TemperatureScaling(),
     "energy": lambda _: Energy(),
+    "laplace": lambda _: Laplace(),
 }
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "GATClassifier",
     "GCNClassifier",
     "GPNClassifier",
+    "Laplace",
     "MCDropout",
     "Method",
     "PseudoLabels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,8 @@ from torch_geometric.data import Data
 
 from jurygcn.errors import SettingError
 from jurygcn.models.dirichlet import spread
-from jurygcn.semi.fitted import Fitted, check_labels, check_validation, logits_of, softmax_scores
+from jurygcn.models.receptive_field import ReceptiveField
+from jurygcn.semi.fitted import Fitted, check_labels, check_validation, everyone, logits_of, softmax_scores
 from jurygcn.semi.networks import GCNClassifier
 from jurygcn.semi.sampling import dropout_samples
 
@@ -102,3 +104,46 @@ class Energy:
         logits = logits_of(model, data)
         probabilities = torch.softmax(logits, dim=1)
         return Fitted(probabilities, {"energy": -logits.logsumexp(dim=1), **softmax_scores(probabilities)}, model)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    r"""The GCN with a normal posterior of its last layer: Laplace's approximation; validation nodes are not used.
+
+    The last layer is linear in its weights, so its Gauss-Newton matrix is its Hessian, and the posterior's precision
+    is that of n times the objective. Logits with variances v give the probabilities
+    :math:`softmax(z / \sqrt{1 + \pi v / 8})`.
+    """
+
+    network: GCNClassifier = field(default_factory=GCNClassifier)
+
+    @torch.no_grad()
+    def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
+        """Train the GCN, then find the posterior."""
+        if self.network.first_layer_only or not self.network.weight_decay > 0:
+            raise SettingError("expected weight decay on the last layer, which is its prior, got none; give some")
+        nodes = check_labels(data, train_nodes)
+        with torch.enable_grad():
+            model, _ = self.network.train(data, nodes, seed=seed)
+        model.eval()
+        seen = ReceptiveField.of(model, data, everyone(data))
+        *_, hidden, logits = seen.pre_activations(list(model.weights))
+        inputs = seen.hops[-1] @ seen.sigma(hidden)  # what the last weights multiply
+        v = logit_variances(inputs, nodes, torch.softmax(logits[nodes], dim=1), decay=self.network.weight_decay)
+        probabilities = torch.softmax(logits / (1 + math.pi / 8 * v.to(logits.dtype)).sqrt(), dim=1)
+        return Fitted(probabilities, softmax_scores(probabilities) | {"epistemic": v.sum(dim=1)}, model)
+
+
+def logit_variances(inputs: Tensor, nodes: Tensor, probabilities: Tensor, *, decay: float) -> Tensor:
+    r"""Variances of the logits :math:`W^T x_u` where W has the precision
+    :math:`\sum_i x_i x_i^T \otimes S_i + n \lambda I`.
+
+    Shapes: inputs (N, h), nodes (n,), probabilities (n, C) at those -> (N, C).
+    """
+    x, p = inputs.double(), probabilities.double()
+    n, C = p.shape
+    S = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    precision = torch.einsum("ia,ib,icd->acbd", x[nodes], x[nodes], S).reshape(x.shape[1] * C, -1)
+    covariance = torch.linalg.inv(precision + n * decay * torch.eye(len(precision), dtype=x.dtype, device=x.device))
+    own = covariance.view(x.shape[1], C, -1, C).diagonal(dim1=1, dim2=3)  # (h, h, C)
+    return torch.einsum("ua,abc,ub->uc", x, own, x)

@@ -23,8 +23,8 @@ from jurygcn.jackknife.intervals import check_alpha
 NOTE = (
     "Each score is to catch the errors of its own method's model. The GCN that the jury judges is the one of "
     "max-probability, entropy, temperature and energy; mc-dropout, ensemble, laplace, gpn and sgnn have models of "
-    "their own. Temperature and gpn also use the labels of validation nodes. Split conformal has the same labels in all, half of "
-    "them for calibration."
+    "their own. Temperature and gpn also use the labels of validation nodes. Split conformal has the same labels "
+    "in all, half of them for calibration."
 )
 
 

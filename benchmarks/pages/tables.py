@@ -14,6 +14,7 @@ from pages.rows import (
     CITATION,
     DEFAULT,
     MAX_PROBABILITY,
+    OPINION,
     SPLIT,
     Document,
     Documents,
@@ -86,7 +87,7 @@ def readme(found: Documents) -> str:
     for epochs in values_of(fidelity, "epochs"):
         words = f"Correlation of jurors with retraining, {epochs} epochs"
         line(words, "fidelity", fidelity, "newton_correlation", epochs=epochs)
-    for score in (DEFAULT, MAX_PROBABILITY):
+    for score in (OPINION, DEFAULT, MAX_PROBABILITY):
         line(f"AUROC for wrong predictions: {score}", "error_detection", errors, score)
 
     smaller = 1 - mean(size_ratios(sets))

@@ -77,6 +77,23 @@ def test_quantify_writes_and_prints(tmp_path):
     assert sum(row["trained_on"] == "True" for row in rows) == saved["jury"]["jurors"] == len(saved["train_nodes"])
 
 
+def test_quantify_asks_for_a_second_opinion_unless_told_not_to(tmp_path):
+    arguments = ("quantify", "digits", "--labels", 40, *FAST, "--out")
+    with_it, without = (
+        run_json(*arguments, tmp_path / "with"),
+        run_json(*arguments, tmp_path / "without", "--no-second-opinion"),
+    )
+    assert with_it["test"]["opinion_auroc"] > 0.8  # digits are easy
+    assert without["test"].pop("opinion_auroc") is None
+    assert with_it["test"].items() > without["test"].items()
+    for folder, there in (("with", True), ("without", False)):
+        with (tmp_path / folder / "verdict.csv").open(newline="") as file:
+            assert ("second_opinion" in next(csv.reader(file))) == there
+        report = json.loads((tmp_path / folder / "report.json").read_text())
+        assert ("opinion" in report["rows"]) == there
+        assert ("opinion" in [column["key"] for column in report["columns"]]) == there
+
+
 def test_quantify_json_ranks_nodes():
     shown = run_json("quantify", "digits", "--labels", 40, *FAST, "--diffusion", 1, "--alpha", 0.1, "--seed", 3)
     most, least = shown["most_uncertain"], shown["least_uncertain"]

@@ -18,7 +18,7 @@ from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.objective import Objective
 
 # So many jurors are counted together that their outputs take this many bytes, but at least a few.
-ARRAY, FEW = 6_000_000, 8
+ARRAY, FEW = 12_000_000, 8
 
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import ceil
 from pathlib import Path
@@ -61,6 +61,11 @@ class Tally:
     def jurors(self) -> int:
         """How many jurors have been counted."""
         return sum(map(len, self.bounds.errors))
+
+    @property
+    def best_diffusion(self) -> int:
+        """The number of averages with which jurors foretell their own left-out labels best."""
+        return max(self.labels, key=lambda k: self.labels[k].log_score)
 
     def merge(self, other: Tally) -> Tally:
         """These counts with those of the next stretch of jurors."""
@@ -159,6 +164,11 @@ class Hearing:
         tally.bounds.add(self.quantity(voted[0]), errors_of(at_own[0], targets), own)  # Eqs. (6)-(7)
         tally.spread.add(voted[0], own)
         for k, counts in tally.labels.items():
+            counts.listen(at_own[k], targets)
+        if len(jurors) == self.num_jurors and self.classify:  # all are here, so the choice is made before counting
+            best = tally.best_diffusion
+            tally = replace(tally, labels={best: tally.labels[best]})
+        for k, counts in tally.labels.items():
             counts.add(voted[k], at_own[k], targets, own)
         return tally
 
@@ -191,7 +201,7 @@ class Hearing:
         everyone = self.own(torch.arange(n))
         speakers = n - torch.zeros(m, dtype=torch.long).index_fill_(0, everyone.node, 1)
         lower, upper = tally.bounds.bounds(self.quantity(self.prediction), speakers, everyone)
-        best = max(tally.labels, key=lambda k: tally.labels[k].log_score) if self.classify else 0
+        best = tally.best_diffusion if self.classify else 0
         return Verdict(
             nodes=self.asked,
             prediction=self.prediction,

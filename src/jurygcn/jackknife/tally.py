@@ -132,6 +132,10 @@ class LabelCounts:
         self.counts: Tensor | None = None
         self.log_scores: list[Tensor] = []
 
+    def listen(self, at_own: Tensor, labels: Tensor) -> None:
+        """Note what some jurors give their own left-out labels: votes (b, C), labels (b,)."""
+        self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(1e-12).log().squeeze(1))
+
     def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
         """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
         self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
@@ -144,7 +148,6 @@ class LabelCounts:
         within[own.node, :, own.juror] = False
         counts = within.sum(dim=2, dtype=torch.int32)
         self.counts = counts if self.counts is None else self.counts.add_(counts)
-        self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(1e-12).log().squeeze(1))
 
     def merge(self, other: LabelCounts) -> None:
         """Take in what another stretch of jurors has counted."""

@@ -1,7 +1,7 @@
 """Which score catches wrong predictions? AUROC on the test nodes, 60 random labels.
 
 The paper's width is here as it is: a weak score. The default score is the jury's ambiguity with the diffusion the
-jurors choose.
+jurors choose. The second opinion's form was chosen on other splits of these graphs: see how_it_works.md, Verdict.
 """
 
 from __future__ import annotations

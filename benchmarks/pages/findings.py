@@ -58,9 +58,9 @@ def findings_on_scores(document: Document) -> Iterator[str]:
         theirs, ours = auroc(document, "opinion_accuracy"), auroc(document, "accuracy")
         yield (
             f"**The best score asks neither the model nor its jurors.** {OPINION.capitalize()} has a mean AUROC of "
-            f"{auroc(document, OPINION):.3f}, the default {auroc(document, DEFAULT):.3f}. Part of that is another "
-            f"classifier's skill: its own labels are right on {theirs:.1%} of the test nodes, the judged GCN's on "
-            f"{ours:.1%}."
+            f"{auroc(document, OPINION):.3f}, the default {auroc(document, DEFAULT):.3f}. It is another classifier, "
+            f"whose own labels are right on {theirs:.1%} of the test nodes, the judged GCN's on {ours:.1%}; "
+            "and it was [chosen](how_it_works.md#8-verdict) by looking at other splits of the same graphs."
         )
     if auroc(document, NEIGHBOURS) > auroc(document, DEFAULT):
         yield (

@@ -101,8 +101,8 @@ def readme(found: Documents) -> str:
     ]
     if "evaluation" in found:
         text.append(
-            f"Beside entropy, max-probability, temperature scaling, energy, MC dropout, an ensemble, GPN and S-GNN, "
-            f"each judged by its own model's errors: {comparison.in_short(found['evaluation'])} `evaluation.py`."
+            f"Beside entropy, max-probability, temperature scaling, energy, MC dropout, an ensemble, Laplace, GPN and "
+            f"S-GNN, each judged by its own model's errors: {comparison.in_short(found['evaluation'])} `evaluation.py`."
         )
     if "semi_supervised" in found:
         text.append(learning.in_short(found["semi_supervised"]))

@@ -161,7 +161,7 @@ SecondOpinion = Annotated[
     bool,
     typer.Option(
         "--second-opinion/--no-second-opinion",
-        help="Also what ridge regressions on averaged features think: the score that catches most errors.",
+        help="Also what ridge regressions on averaged features think of the predictions; takes seconds.",
     ),
 ]
 Mode = Annotated[

@@ -172,8 +172,8 @@ class Jury:
             score: "lac" or "aps", the nonconformity score behind p-values and label sets.
             diffusion: average every juror's probabilities over closed neighbourhoods this many times before
                 scoring labels; "auto" takes the one of 0, 1, 2 that jurors predict their own labels best with.
-            second_opinion: also what ridge regressions on averaged features think of the predictions, the score that
-                catches most errors; takes a second or so on a graph of thousands of nodes.
+            second_opinion: also what ridge regressions on averaged features think of the predictions, a score that
+                often finds more errors than the others; takes seconds on a graph of thousands of nodes.
             resume: a folder to keep the counts in as they grow; the same call goes on from them after an interruption.
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.

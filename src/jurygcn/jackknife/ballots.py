@@ -6,8 +6,12 @@ counted and forgotten before the next one.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import sys
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -19,6 +23,10 @@ from jurygcn.objective import Objective
 
 # So many jurors are counted together that their outputs take this many bytes, but at least a few.
 ARRAY, FEW = 12_000_000, 8
+
+# Freed memory that a process keeps, and the largest array it keeps (glibc takes no more), by their numbers in malloc.h.
+KEPT, LARGEST = 256 * 2**20, 32 * 2**20
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -88,13 +96,17 @@ class Ballots:
         return int(max(1, min(len(self.steps), most, budget // (self.dtype.itemsize * numbers))))
 
 
+@cache
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed: memory that is fetched anew for every array costs more than arithmetic.
+    """Have the GNU C library keep freed arrays: memory that is fetched anew for every one costs more than arithmetic.
 
-    The GNU library hands freed arrays back to the system until it has seen a larger one freed, of up to 32 MiB, and
-    from then on keeps twice that. The one here is never written to, and so takes no memory.
+    It hands back what lies free at the end of its heap, by default above 128 KiB to 64 MiB, depending on what it has
+    seen; whoever has set that in the environment has it their way.
     """
-    torch.empty(32_000_000, dtype=torch.uint8)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None and "MALLOC_TRIM_THRESHOLD_" not in os.environ:
+        mallopt(TRIM_THRESHOLD, KEPT)
+        mallopt(MMAP_THRESHOLD, LARGEST)
 
 
 def predictions_at(objective: Objective, nodes: Tensor) -> Tensor:

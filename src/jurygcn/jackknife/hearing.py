@@ -102,7 +102,7 @@ class Hearing:
         self.seats, self.num_jurors = seats, len(seats)
         self.own_nodes, self.own_targets = objective.train_nodes[seats], objective.targets[seats]
         self.classify = objective.loss.name == "cross_entropy"
-        self._order = asked.argsort()
+        self._sorted, self._order = asked.sort()
 
     def stretches(self, workers: int = 1, *, start: int = 0) -> list[Tensor]:
         """The jurors from ``start`` on, cut for this many workers; one worker takes a batch at a time."""
@@ -237,7 +237,7 @@ class Hearing:
     def own(self, jurors: Tensor) -> Own:
         """Which of these jurors are among the asked nodes, and where."""
         mine = self.own_nodes[jurors]
-        found = torch.searchsorted(self.asked[self._order], mine).clamp_max(len(self.asked) - 1)
+        found = torch.searchsorted(self._sorted, mine).clamp_max(len(self.asked) - 1)
         node = self._order[found]
         hit = self.asked[node] == mine
         return Own(hit.nonzero().squeeze(1), node[hit])

@@ -85,20 +85,23 @@ class LowerTail:
     def quantile(self, counts: Tensor) -> Tensor:
         """The quantile of each node, given how many jurors spoke for it, (m,) -> (m,)."""
         assert self.smallest is not None
-        ordered = self.smallest.sort(dim=1).values
-        infinite = torch.full_like(ordered[:, 0], -torch.inf)
-        last = ordered.shape[1] - 1
+        ordered = self.smallest.sort(dim=1).values.T
+        quantile = torch.full_like(ordered[0], -torch.inf)
+        for n in counts.bincount().nonzero().squeeze(1).tolist():  # two numbers at most: a juror is silent on itself
+            quantile = torch.where(counts == n, self._quantile_of(ordered, n), quantile)
+        return quantile
+
+    def _quantile_of(self, ordered: Tensor, n: int) -> Tensor:
+        """The quantile where n jurors spoke; ordered (keep, m), the smallest first -> (m,)."""
+        last = len(ordered) - 1
+        rank = exact_rank(self.alpha, n) if self.exact else 1
+        if min(n, rank) < 1:
+            return torch.full_like(ordered[0], -torch.inf)
         if self.exact:
-            ranks = torch.tensor([exact_rank(self.alpha, int(n)) for n in counts.unique()], device=counts.device)
-            rank = ranks[torch.searchsorted(counts.unique(), counts)]
-            picked = ordered.gather(1, (rank - 1).clamp(0, last).unsqueeze(1)).squeeze(1)
-            return torch.where((rank < 1) | (counts < 1), infinite, picked)
-        position = self.alpha * (counts - 1).clamp_min(0).double()
-        below = position.floor().long()
-        above = (below + 1).minimum((counts - 1).clamp_min(0)).clamp_max(last)
-        low, high = (ordered.gather(1, index.unsqueeze(1)).squeeze(1) for index in (below, above))
-        weight = (position - below).to(ordered.dtype)
-        return torch.where(counts < 1, infinite, low + weight * torch.where(weight > 0, high - low, 0.0))
+            return ordered[min(rank - 1, last)]
+        below, weight = divmod(self.alpha * (n - 1), 1.0)
+        low, high = ordered[int(below)], ordered[min(int(below) + 1, n - 1, last)]
+        return low + weight * (high - low) if weight > 0 else low
 
 
 def paper_interval(

@@ -220,8 +220,12 @@ class ReceptiveField:
         return Z.view(len(Z), -1, stack)
 
     def together(self, widths: Sequence[int]) -> int:
-        """For how many models with layers of these widths hidden rows are computed at a time."""
-        return max(1, COLUMNS // max(widths[:-1], default=1), NUMBERS // max(self.hidden_sizes(widths), default=1))
+        """For how many models with layers of these widths hidden rows are computed at a time.
+
+        As many as are fastest in the sparse products, or one less where the outputs fill their lanes better then.
+        """
+        most = max(1, COLUMNS // max(widths[:-1], default=1), NUMBERS // max(self.hidden_sizes(widths), default=1))
+        return min(range(most, most - 1 - (most > 1), -1), key=lambda b: to_lanes(b * widths[-1]))
 
     def hidden_sizes(self, widths: Sequence[int]) -> list[int]:
         """How many numbers one model's rows have in every layer but the last."""
@@ -328,9 +332,14 @@ def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:
         # mostly zeros, but one product of a good shape instead of many small ones, and no large result to rearrange
         blocks: Tensor = torch.block_diag(*weights)  # (b h, b C)
         blocks = blocks.view(-1, b, C).transpose(1, 2).flatten(1) if models_last else blocks
-        return (stacked @ functional.pad(blocks, (0, -(b * C) % LANES)))[:, : b * C]
+        return (stacked @ functional.pad(blocks, (0, to_lanes(b * C) - b * C)))[:, : b * C]
     products = torch.bmm(stacked.view(-1, b, h).transpose(0, 1), weights)  # (b, m, C)
     return products.permute(1, 2, 0).flatten(1) if models_last else side_by_side(products)
+
+
+def to_lanes(width: int) -> int:
+    """The least multiple of LANES that holds so many numbers."""
+    return -(-width // LANES) * LANES
 
 
 def side_by_side(blocks: Tensor) -> Tensor:

@@ -142,11 +142,11 @@ class LabelCounts:
         # minus a probability is at most a score exactly if the probability is at least minus it: one pass less
         slack = rounding(probabilities)
         if self.score is lac_scores:
-            within = probabilities >= -self_score * (1.0 - slack)
+            within = torch.ge(probabilities, -self_score * (1.0 - slack), out=torch.empty_like(probabilities))
         else:
-            within = self.score(probabilities) <= self_score + slack
-        within[own.node, :, own.juror] = False
-        counts = within.sum(dim=2, dtype=torch.int32)
+            within = self.score(probabilities).le_(self_score + slack)
+        within[own.node, :, own.juror] = 0.0
+        counts = within.sum(dim=2).int()  # ones and zeros as floats are compared and added faster than booleans
         self.counts = counts if self.counts is None else self.counts.add_(counts)
 
     def merge(self, other: LabelCounts) -> None:
@@ -176,11 +176,12 @@ class Spread:
         shift = predictions - self.prediction.unsqueeze(2)  # deviations from the model's own output keep sums small
         shift[own.node, :, own.juror] = 0.0
         rows = torch.arange(len(self.label), device=self.label.device) * predictions.shape[1] + self.label
-        changed = reduce(torch.maximum, predictions.unbind(1)) > predictions.flatten(0, 1).index_select(0, rows)
-        changed[own.node, own.juror] = False
+        highest = reduce(torch.maximum, predictions.unbind(1))
+        changed = torch.gt(highest, predictions.flatten(0, 1).index_select(0, rows), out=torch.empty_like(highest))
+        changed[own.node, own.juror] = 0.0
         self.total += shift.sum(dim=2)
         self.square += shift.square_().sum(dim=(1, 2))
-        self.flips += changed.sum(dim=1)
+        self.flips += changed.sum(dim=1).long()
 
     def merge(self, other: Spread) -> None:
         """Take in what another stretch of jurors has counted."""

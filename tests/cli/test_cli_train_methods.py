@@ -11,7 +11,12 @@ from invoke import refuses, run, run_json
 
 from jurygcn.semi import METHODS
 
-FAST = {"sgnn": ("--epochs", "20"), "self-train": ("--epochs", "20"), "reweight": ("--epochs", "12")}
+FAST = {
+    "sgnn": ("--epochs", "20"),
+    "self-train": ("--epochs", "20"),
+    "self-train-validated": ("--epochs", "20"),
+    "reweight": ("--epochs", "12"),
+}
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("gcn", "sgnn", "mc-dropout")])

@@ -26,7 +26,9 @@ FEWER = {
     "mc-dropout": {"samples": 10},
     "ensemble": {"members": 3},
     "self-train": {"rounds": (0.1, 0.3), "hops": 2},
+    "self-train-validated": {"rounds": (0.1, 0.3), "teacher_epochs": 60},
 }
+USE_VALIDATION = ("gat", "gpn", "temperature", "self-train-validated")
 FITTED: dict[str, semi.Fitted] = {}
 
 
@@ -72,7 +74,7 @@ def test_the_seed_decides_everything(name: str):
     assert not torch.equal(quick(name).fit(DATA, TRAIN, val_nodes=VAL, seed=2).probabilities, first)
 
 
-@pytest.mark.parametrize("name", [name for name in semi.METHODS if name not in ("gat", "gpn", "temperature")])
+@pytest.mark.parametrize("name", [name for name in semi.METHODS if name not in USE_VALIDATION])
 def test_labels_outside_training_are_not_looked_at(name: str):
     hidden = DATA.clone()
     hidden.y = torch.full_like(DATA.y, 0)
@@ -81,7 +83,16 @@ def test_labels_outside_training_are_not_looked_at(name: str):
     assert torch.equal(blind.probabilities, fitted(name).probabilities)
 
 
-@pytest.mark.parametrize("name", ["gat", "gpn", "temperature"])
+@pytest.mark.parametrize("name", USE_VALIDATION)
+def test_no_labels_but_those_and_validation_are_looked_at(name: str):
+    hidden = DATA.clone()
+    hidden.y = torch.full_like(DATA.y, 0)
+    hidden.y[TRAIN], hidden.y[VAL] = DATA.y[TRAIN], DATA.y[VAL]
+    blind = quick(name).fit(hidden, TRAIN, val_nodes=VAL, seed=1)
+    assert torch.equal(blind.probabilities, fitted(name).probabilities)
+
+
+@pytest.mark.parametrize("name", USE_VALIDATION)
 def test_validation_nodes_are_asked_for(name: str):
     with pytest.raises(SettingError, match="val_nodes"):
         quick(name).fit(DATA, TRAIN, seed=0)

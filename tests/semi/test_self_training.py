@@ -12,6 +12,7 @@ from jurygcn import Jury, semi
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN
+from jurygcn.semi.fitted import logits_of
 from jurygcn.semi.self_training import (
     Belief,
     PseudoLabels,
@@ -26,7 +27,7 @@ from jurygcn.semi.self_training import (
 )
 
 DATA = communities()
-TRAIN, _, TEST = parts(DATA, labels=6)
+TRAIN, VAL, TEST = parts(DATA, labels=6)
 QUICK = {"rounds": (0.1, 0.3), "hops": 2}
 
 
@@ -109,6 +110,29 @@ def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Jury, "fit", lambda self: pytest.fail("no jury was asked for"))
     found = semi.self_train(DATA, TRAIN, judge="confidence", distil=False, **QUICK)
     assert set(found.pseudo_labels.weights.tolist()) == {1.0}
+
+
+def test_held_out_labels_choose_among_hops():
+    found = semi.self_train(DATA, TRAIN, val_nodes=VAL, seed=1, rounds=(0.3,))
+
+    def right(outputs: Tensor) -> float:
+        return float((outputs[VAL].argmax(dim=1) == DATA.y[VAL]).float().mean())
+
+    runs = [semi.self_train(DATA, TRAIN, seed=1, rounds=(0.3,), hops=hops) for hops in (0, 2, 4, 8, 16, 32, 64)]
+    runs = sorted(runs, key=lambda run: right(run.teacher), reverse=True)[:3]
+    assert found.right == max(right(logits_of(run.model, DATA)) for run in runs)
+    same = [run for run in runs if run.hops == found.hops]
+    assert len(same) == 1, "one of the three that teach best"
+    assert all(torch.equal(a, b) for a, b in zip(found.model.weights, same[0].model.weights))
+    assert min(right(run.teacher) for run in runs) < max(right(run.teacher) for run in runs), "there is a choice"
+    assert same[0].right is None, "nobody has checked it"
+
+
+def test_held_out_labels_and_hops_must_agree():
+    with pytest.raises(SettingError, match="drop one of the two"):
+        semi.self_train(DATA, TRAIN, val_nodes=VAL, hops=2)
+    with pytest.raises(SettingError, match="pass val_nodes"):
+        semi.self_train(DATA, TRAIN, hops="validated")
 
 
 def test_not_clearly_worse_is_within_two_standard_errors():

@@ -16,6 +16,7 @@ METHODS: dict[str, Callable[[Data], Method]] = {
     "gcn": lambda _: GCNClassifier(),
     "reweight": lambda _: Reweighting(),
     "self-train": lambda _: SelfTraining(),
+    "self-train-validated": lambda _: SelfTraining(hops="validated"),
     "gat": GATClassifier.for_graph,
     "sgnn": lambda _: SGNNClassifier(),
     "gpn": GPNClassifier.for_graph,

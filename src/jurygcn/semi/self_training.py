@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from jurygcn.jackknife import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import Propagation
 from jurygcn.models.training import train
-from jurygcn.semi.fitted import Fitted, check_labels, classes_of, logits_of, softmax_scores
+from jurygcn.semi.fitted import Fitted, check_labels, check_validation, classes_of, logits_of, softmax_scores
 
-HOPS = (0, 2, 4, 8, 16)
-TEACHERS = 2
+# hops that jurors choose from, and that held-out labels do
+HOPS = {"auto": (0, 2, 4, 8, 16), "validated": (0, 2, 4, 8, 16, 32, 64)}
+TEACHERS, FINALISTS = 2, 3
 CLEARLY = 2.0  # standard errors
 LEARNT = 0.9  # share of the labels that the best teacher tells
 JUDGES = ("jury", "confidence")
@@ -54,6 +55,7 @@ class SelfTrained:
         pseudo_labels: those that the final model was trained on.
         teacher: probabilities of the last teachers, their mean, (N, C).
         hops: over how many hops each teacher's features were averaged.
+        right: share of the held-out labels that the model gets right, where those have chosen it.
     """
 
     model: GCN
@@ -61,18 +63,20 @@ class SelfTrained:
     pseudo_labels: PseudoLabels = field(repr=False)
     teacher: Tensor = field(repr=False)
     hops: tuple[int, ...]
+    right: float | None = None
 
 
 @dataclass(frozen=True)
 class SelfTraining:
-    """Settings of :func:`self_train`, and self-training as a method; validation nodes are not used.
+    """Settings of :func:`self_train`, and self-training as a method; only ``hops="validated"`` uses validation nodes.
 
     Attributes:
         rounds: share of the graph's nodes that have a pseudo-label after each round.
         most: pseudo-labels never become more than this.
         judge: "jury", or "confidence" for plain self-training with the same schedule.
         hops: each teacher sees features averaged over so many hops; "auto" has two teachers that look as far as their
-            jurors' errors on their own left-out labels, and what they learn of their own labels, allow.
+            jurors' errors on their own left-out labels, and what they learn of their own labels, allow; "validated"
+            has one teacher at a time, with 0 to 64 hops, and held-out labels choose among what comes of them.
         diffusion: how often the jury's ballots are averaged over neighbourhoods, as in ``Jury.verdict``.
         balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
             pseudo-labels are set.
@@ -105,7 +109,9 @@ class SelfTraining:
         if self.judge not in JUDGES:
             raise SettingError(f"expected the judge to be one of {', '.join(JUDGES)}, got {self.judge!r}; choose one")
         if not self.candidates or not all(isinstance(k, int) and k >= 0 for k in self.candidates):
-            raise SettingError(f"expected hops to be 'auto' or numbers such as (8, 16), got {self.hops!r}; change them")
+            raise SettingError(
+                f"expected hops to be 'auto', 'validated' or numbers such as (8, 16), got {self.hops!r}; change them"
+            )
         if not (self.balance >= 0 and self.weight > 0 and self.most >= 1):
             raise SettingError(
                 f"expected balance of at least 0, weight above 0 and most of at least 1, got {self.balance}, "
@@ -115,19 +121,20 @@ class SelfTraining:
     @property
     def candidates(self) -> tuple[int, ...]:
         """Hops that are tried."""
-        if isinstance(self.hops, tuple):
-            return self.hops
-        return HOPS if self.hops == "auto" else (self.hops,)  # type: ignore[return-value]
+        hops: Any = HOPS.get(self.hops, self.hops) if isinstance(self.hops, str) else self.hops
+        return hops if isinstance(hops, tuple) else (hops,)
 
-    def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
+    def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
         """Self-train; see :func:`self_train`."""
-        found = run(data, train_nodes, self, seed=seed)
+        found = run(data, train_nodes, self, val_nodes=val_nodes if self.hops == "validated" else None, seed=seed)
         probabilities = torch.softmax(logits_of(found.model, data), dim=1)
         details = {"hops": sum(found.hops) / len(found.hops), "pseudo_labels": len(found.pseudo_labels)}
         return Fitted(probabilities, softmax_scores(probabilities), found.model, details)
 
 
-def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: Any) -> SelfTrained:
+def self_train(
+    data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0, **settings: Any
+) -> SelfTrained:
     """Train a GCN on few labels and on what the jury is sure of.
 
     Two teachers, GCNs on features averaged over many hops, learn the labels, and their juries say how credible each
@@ -137,9 +144,15 @@ def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: An
     again. The final model is a plain GCN on the graph's own features, which learns what the last teachers say of all
     nodes.
 
+    How far teachers should look is the hardest to know from few labels. Where more labels are at hand to be held out,
+    they can say: pass their nodes as ``val_nodes``. The teachers that get most of them right are kept for the final
+    models, and of those the best one is returned. Nothing is trained on held-out labels, but what the model gets right
+    there is no longer a fair estimate.
+
     Args:
-        data: the graph; labels of other nodes than ``train_nodes`` are not looked at.
+        data: the graph; labels of other nodes than ``train_nodes`` and ``val_nodes`` are not looked at.
         train_nodes: the labelled nodes.
+        val_nodes: nodes with held-out labels; the same as ``hops="validated"``, which needs them.
         seed: of all weights and of dropout.
         settings: those of :class:`SelfTraining`.
     """
@@ -147,42 +160,36 @@ def self_train(data: Data, train_nodes: Tensor, *, seed: int = 0, **settings: An
     if unknown:
         known = ", ".join(SelfTraining.__dataclass_fields__)
         raise SettingError(f"expected settings of self-training ({known}), got {', '.join(unknown)}; drop them")
-    return run(data, train_nodes, SelfTraining(**settings), seed=seed)
+    if val_nodes is not None:
+        settings = {"hops": "validated"} | settings
+    return run(data, train_nodes, SelfTraining(**settings), val_nodes=val_nodes, seed=seed)
 
 
-def run(data: Data, train_nodes: Tensor, settings: SelfTraining, *, seed: int) -> SelfTrained:
-    """The rounds of self-training."""
+def run(
+    data: Data, train_nodes: Tensor, settings: SelfTraining, *, val_nodes: Tensor | None = None, seed: int
+) -> SelfTrained:
+    """Lessons of teachers, and the model that learns from them; the best of several where held-out labels choose."""
     nodes = check_labels(data, train_nodes)
-    s = settings
-    shares = class_shares(data.y[nodes], classes_of(data), balance=s.balance)
     # what is not labelled must not be seen: from here on there are only given and pseudo-labels
     labels = torch.full((int(data.num_nodes),), -1)
     labels[nodes] = data.y[nodes].cpu()
-    views = teachers_views(data, nodes, labels, s, seed=seed)
-    taught = mean_of([torch.softmax(logits_of(view.teacher, view.graph), dim=1) for view in views])
-    p_values = torch.ones_like(taught)
-    if s.judge == "jury":  # before there are pseudo-labels: juries of what is known to be true
-        p_values = mean_of([view.jury.verdict(diffusion=s.diffusion).p_values.float() for view in views])
-    trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
-    pseudo, history = NOTHING, []
-    for share in s.rounds:
-        before, quota = pseudo, shares * min(share * len(labels), s.most)
-        pseudo = choose(believe(taught, p_values, trust=trust), quota, nodes, weight=s.weight)
-        history.append(
-            {
-                "pseudo_labels": len(pseudo),
-                "changed": changes(before, pseudo),
-                "mean_weight": float(pseudo.weights.mean()) if len(pseudo) else 0.0,
-            }
-        )
-        taught = mean_of([view.taught(nodes, pseudo, s, seed=seed) for view in views])
-    if s.distil:
-        rest = torch.ones(len(labels), dtype=torch.bool)
-        rest[nodes] = False
-        others = rest.nonzero()[:, 0]
-        pseudo = PseudoLabels(others, taught.argmax(dim=1)[others], torch.full((len(others),), s.weight))
-    model = fit_gcn(relabelled(data, labels), nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
-    return SelfTrained(model, history, pseudo, taught, tuple(view.hops for view in views))
+    blind = relabelled(data, labels)
+    if settings.hops != "validated":
+        if val_nodes is not None:
+            raise SettingError(f"expected hops='validated' with val_nodes, got {settings.hops!r}; drop one of the two")
+        views = teachers_views(blind, nodes, settings, seed=seed)
+        return graduate(blind, nodes, taught_by(views, nodes, settings, seed=seed), settings, seed=seed)
+    held_out = check_validation(data, val_nodes, nodes, why="hops='validated' has them choose")
+
+    def right(outputs: Tensor) -> float:
+        return float((outputs[held_out].argmax(dim=1) == data.y[held_out]).float().mean())
+
+    views = teachers_views(blind, nodes, settings, seed=seed)
+    lessons = [taught_by([view], nodes, settings, seed=seed) for view in views]
+    lessons = sorted(lessons, key=lambda lesson: right(lesson.taught), reverse=True)[:FINALISTS]
+    models = [graduate(blind, nodes, lesson, settings, seed=seed) for lesson in lessons]
+    models = [replace(found, right=right(logits_of(found.model, data))) for found in models]
+    return max(models, key=lambda found: found.right or 0.0)
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
@@ -245,7 +252,53 @@ class View:
         return torch.softmax(logits_of(teacher, self.graph), dim=1)
 
 
-def teachers_views(data: Data, nodes: Tensor, labels: Tensor, settings: SelfTraining, *, seed: int) -> list[View]:
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What teachers say of all nodes after the last round, (N, C), and how they came to it."""
+
+    taught: Tensor
+    pseudo: PseudoLabels
+    history: list[dict[str, float]]
+    hops: tuple[int, ...]
+
+
+def taught_by(views: list[View], nodes: Tensor, settings: SelfTraining, *, seed: int) -> Lesson:
+    """The rounds of self-training."""
+    s, labels = settings, views[0].graph.y
+    shares = class_shares(labels[nodes], classes_of(views[0].graph), balance=s.balance)
+    taught = mean_of([torch.softmax(logits_of(view.teacher, view.graph), dim=1) for view in views])
+    p_values = torch.ones_like(taught)
+    if s.judge == "jury":  # before there are pseudo-labels: juries of what is known to be true
+        p_values = mean_of([view.jury.verdict(diffusion=s.diffusion).p_values.float() for view in views])
+    trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
+    pseudo, history = NOTHING, []
+    for share in s.rounds:
+        before, quota = pseudo, shares * min(share * len(labels), s.most)
+        pseudo = choose(believe(taught, p_values, trust=trust), quota, nodes, weight=s.weight)
+        history.append(
+            {
+                "pseudo_labels": len(pseudo),
+                "changed": changes(before, pseudo),
+                "mean_weight": float(pseudo.weights.mean()) if len(pseudo) else 0.0,
+            }
+        )
+        taught = mean_of([view.taught(nodes, pseudo, s, seed=seed) for view in views])
+    return Lesson(taught, pseudo, history, tuple(view.hops for view in views))
+
+
+def graduate(data: Data, nodes: Tensor, lesson: Lesson, settings: SelfTraining, *, seed: int) -> SelfTrained:
+    """The final model, on the graph's own features."""
+    s, pseudo = settings, lesson.pseudo
+    if s.distil:
+        rest = torch.ones(int(data.num_nodes), dtype=torch.bool)
+        rest[nodes] = False
+        others = rest.nonzero()[:, 0]
+        pseudo = PseudoLabels(others, lesson.taught.argmax(dim=1)[others], torch.full((len(others),), s.weight))
+    model = fit_gcn(data, nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
+    return SelfTrained(model, lesson.history, pseudo, lesson.taught, lesson.hops)
+
+
+def teachers_views(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> list[View]:
     """The views that teachers have.
 
     The jurors choose: the views that reach farthest, of those with which they predict their own left-out labels not
@@ -254,13 +307,14 @@ def teachers_views(data: Data, nodes: Tensor, labels: Tensor, settings: SelfTrai
     """
     s, views = settings, []
     for hops in s.candidates:
-        graph = relabelled(averaged(data, hops), labels)
+        graph = averaged(data, hops)
         teacher = fit_gcn(graph, nodes, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
         jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay)
         views.append(View(hops, graph, teacher, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury))
     if s.hops != "auto":
         return views
-    right = [int((logits_of(view.teacher, view.graph)[nodes].argmax(dim=1) == labels[nodes]).sum()) for view in views]
+    labels = data.y[nodes]
+    right = [int((logits_of(view.teacher, view.graph)[nodes].argmax(dim=1) == labels).sum()) for view in views]
     views = [view for view, count in zip(views, right) if count >= LEARNT * max(right)]
     errors = [view.jury.verdict(nodes, diffusion=0).loo_errors.double().square() for view in views]
     return [views[place] for place in not_clearly_worse(torch.stack(errors))[-TEACHERS:]]
@@ -283,14 +337,7 @@ def mean_of(parts: list[Tensor]) -> Tensor:
 
 
 def fit_gcn(
-    graph: Data,
-    nodes: Tensor,
-    pseudo: PseudoLabels,
-    settings: SelfTraining,
-    *,
-    seed: int,
-    epochs: int,
-    dropout: float,
+    graph: Data, nodes: Tensor, pseudo: PseudoLabels, settings: SelfTraining, *, seed: int, epochs: int, dropout: float
 ) -> GCN:
     """A GCN trained on the graph's labels at ``nodes`` and on pseudo-labels."""
     labels = graph.y.clone()

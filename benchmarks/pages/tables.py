@@ -293,7 +293,7 @@ def active_design(document: Document) -> str:
 
 
 def semi_supervised(document: Document) -> str:
-    plain = {key: value for key, value in document.items() if key not in ("paper", "ours", "rivals")}
+    plain = {key: value for key, value in document.items() if key not in ("paper", "ours", "validated", "rivals")}
     return section("Learning from few labels", plain, *learning.tables(document, markdown))
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 import time
 
 import pytest
@@ -47,3 +51,32 @@ def test_jury_takes_less_than_one_training():
         took.append(time.perf_counter() - started)
     assert len(verdict) == 2708
     assert min(took) < ordinary_training(data, nodes)
+
+
+FAULTS = """
+import resource
+import torch
+from jurygcn.jackknife.ballots import keep_freed_memory
+
+def fetched():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [torch.ones(5_000_000) for _ in range(8)]
+    del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed_memory()
+print(*(fetched() for _ in range(4)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
+@pytest.mark.parametrize("environment", [{}, {"MALLOC_TRIM_THRESHOLD_": "0"}])
+def test_memory_is_fetched_once_unless_the_user_says_otherwise(environment: dict[str, str]):
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=inherited | environment, capture_output=True, text=True, check=True
+    )
+    first, *later = map(int, done.stdout.split())
+    assert first > 1000
+    again = max(later) > 0.5 * first
+    assert again == bool(environment), "160 MB in eight arrays: all of it again, or hardly any"

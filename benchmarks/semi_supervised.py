@@ -34,8 +34,9 @@ from protocol import Cells
 RIVALS = ("gcn", "gat", "sgnn", "gpn")
 VALIDATED = "self-train, validated"
 METHODS: dict[str, Callable[[Data], semi.Method]] = {
-    **{name: semi.METHODS[name] for name in ("self-train", "reweight", "gcn", "gat", "sgnn", "gpn", "ensemble")},
+    OURS: semi.METHODS[OURS],
     VALIDATED: semi.METHODS["self-train-validated"],
+    **{name: semi.METHODS[name] for name in ("reweight", "gcn", "gat", "sgnn", "gpn", "ensemble")},
     "gcn, well trained": lambda _: semi.WELL_TRAINED_GCN,
     "self-train by confidence": lambda _: semi.SelfTraining(judge="confidence"),
     "reweight, as printed": lambda _: semi.Reweighting(as_printed=True),

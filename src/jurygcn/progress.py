@@ -29,8 +29,8 @@ def progress_bar(
 
     Without a total the bar is a spinner. Nothing is shown where stderr is not a terminal.
     """
-    console = Console(stderr=True)
-    if not (show and console.is_terminal):
+    console = Console(stderr=True) if show else None
+    if console is None or not console.is_terminal:
         yield lambda _: None
         return
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}")]

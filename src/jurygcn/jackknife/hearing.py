@@ -85,7 +85,7 @@ class Hearing:
         self._open(objective, seats, asked, question, memory)
         # the nodes that are voted on, and where among them the asked ones (None: they are all) and the jurors' own are
         base, self.at_own, self.at_asked = asked, self.own_nodes, cast("Tensor | None", None)
-        if not is_everything(asked, int(objective.data.num_nodes)):
+        if not self.everyone_asked:
             base, where = torch.cat([asked, self.own_nodes]).unique(return_inverse=True)
             self.at_asked, self.at_own = where[: len(asked)], where[len(asked) :]
         self.smoothing = Diffusion(objective.data, base, question.diffusion if self.classify else 0)
@@ -102,7 +102,8 @@ class Hearing:
         self.seats, self.num_jurors = seats, len(seats)
         self.own_nodes, self.own_targets = objective.train_nodes[seats], objective.targets[seats]
         self.classify = objective.loss.name == "cross_entropy"
-        self._sorted, self._order = asked.sort()
+        self.everyone_asked = is_everything(asked, int(objective.data.num_nodes))
+        self._sorted, self._order = (asked, asked) if self.everyone_asked else asked.sort()
 
     def stretches(self, workers: int = 1, *, start: int = 0) -> list[Tensor]:
         """The jurors from ``start`` on, cut for this many workers; one worker takes a batch at a time."""

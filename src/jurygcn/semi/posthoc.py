@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from jurygcn.errors import SettingError
+from jurygcn.checks import all_finite
+from jurygcn.errors import ModelError, SettingError
 from jurygcn.models.dirichlet import spread
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.semi.fitted import Fitted, check_labels, check_validation, everyone, logits_of, softmax_scores
@@ -130,7 +131,9 @@ class Laplace:
         *_, hidden, logits = seen.pre_activations(list(model.weights))
         inputs = seen.hops[-1] @ seen.sigma(hidden)  # what the last weights multiply
         v = logit_variances(inputs, nodes, torch.softmax(logits[nodes], dim=1), decay=self.network.weight_decay)
-        probabilities = torch.softmax(logits / (1 + math.pi / 8 * v.to(logits.dtype)).sqrt(), dim=1)
+        if not all_finite(v):
+            raise ModelError("The posterior's variances are beyond the range of numbers: scale the features.")
+        probabilities = torch.softmax(logits / (1 + math.pi / 8 * v).sqrt().to(logits.dtype), dim=1)
         return Fitted(probabilities, softmax_scores(probabilities) | {"epistemic": v.sum(dim=1)}, model)
 
 
@@ -146,4 +149,4 @@ def logit_variances(inputs: Tensor, nodes: Tensor, probabilities: Tensor, *, dec
     precision = torch.einsum("ia,ib,icd->acbd", x[nodes], x[nodes], S).reshape(x.shape[1] * C, -1)
     covariance = torch.linalg.inv(precision + n * decay * torch.eye(len(precision), dtype=x.dtype, device=x.device))
     own = covariance.view(x.shape[1], C, -1, C).diagonal(dim1=1, dim2=3)  # (h, h, C)
-    return torch.einsum("ua,abc,ub->uc", x, own, x)
+    return torch.einsum("ua,abc,ub->uc", x, own, x).clamp_min(0.0)  # rounding may leave a little less

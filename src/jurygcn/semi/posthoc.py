@@ -149,6 +149,5 @@ def logit_variances(inputs: Tensor, nodes: Tensor, probabilities: Tensor, *, dec
     precision = torch.einsum("ia,ib,icd->acbd", x[nodes], x[nodes], S).reshape(x.shape[1] * C, -1)
     covariance = torch.linalg.inv(precision + n * decay * torch.eye(len(precision), dtype=x.dtype, device=x.device))
     own = covariance.view(x.shape[1], C, -1, C).diagonal(dim1=1, dim2=3)  # (h, h, C)
-    return torch.einsum("ua,abc,ub->uc", x, own, x).clamp_min(
-        0.0
-    )  # rounding may leave less where the precision is nearly singular
+    variances = torch.einsum("ua,abc,ub->uc", x, own, x)
+    return variances.clamp_min(0.0)  # rounding may leave less where the precision is nearly singular

@@ -92,7 +92,7 @@ def claims(document: Document) -> str:
         return claim
     ahead = sum(mine["mean"] > rival["mean"] for mine, rival in checked)
     return (
-        f"{claim} GAT and GPN also see the labels of the validation nodes. Where those choose how far teachers look "
+        f"{claim} GAT and GPN also see the labels of the validation nodes. Where those choose among teachers "
         f"({document['validated']}), it has the higher mean in {ahead} of {len(checked)} cells; gain at the smallest "
         f"counts: {_gains(smallest(checked))}."
     )
@@ -180,7 +180,7 @@ def findings(document: Document) -> Iterator[str]:
         where = listed([f"{named(m['dataset'])} at {m['labels']} labels ({gain(m, r):+.1f})" for m, r in short])
         checked = {(m["dataset"], m["labels"]): gain(m, r) for m, r in standings(document, document["validated"])}
         with_them = [f"{checked[key]:+.1f}" for m, _ in short if (key := (m["dataset"], m["labels"])) in checked]
-        also = f", or {listed(with_them)} where validation labels choose how far teachers look" if with_them else ""
+        also = f", or {listed(with_them)} where validation labels choose among teachers" if with_them else ""
         yield (
             f"Self-training was to be {CLEARLY:g} points above every rival with few labels; it is not on {where}{also}."
         )

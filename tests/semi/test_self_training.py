@@ -13,18 +13,9 @@ from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN
 from jurygcn.semi.fitted import logits_of
-from jurygcn.semi.self_training import (
-    Belief,
-    PseudoLabels,
-    averaged,
-    believe,
-    changes,
-    choose,
-    class_shares,
-    fit_gcn,
-    not_clearly_worse,
-    relabelled,
-)
+from jurygcn.semi.pseudo_labels import NOTHING, Belief, PseudoLabels, believe, changes, choose, class_shares
+from jurygcn.semi.self_training import Lesson, called, fit_gcn, not_clearly_worse, relabelled
+from jurygcn.semi.views import Sight, looks
 
 DATA = communities()
 TRAIN, VAL, TEST = parts(DATA, labels=6)
@@ -64,18 +55,6 @@ def test_changes_are_counted():
     assert changes(before, after) == 2
 
 
-def test_averaging_by_hand():
-    A = torch.eye(150)
-    A[DATA.edge_index[1], DATA.edge_index[0]] = 1.0
-    mean = A / A.sum(dim=1, keepdim=True)
-    expected = mean @ mean @ DATA.x
-    expected = expected / expected.norm(dim=1, keepdim=True)
-    for scale, length in ((5.0, 5 * DATA.x.norm(dim=1).mean()), (0.01, 1.0)):  # as long as the graph's own, at least 1
-        scaled = Data(x=scale * DATA.x, edge_index=DATA.edge_index)
-        torch.testing.assert_close(averaged(scaled, 2).x, length * expected)
-    assert torch.equal(averaged(DATA, 0).y, DATA.y)
-
-
 def test_rounds_grow_and_the_result_is_what_was_trained():
     found = semi.self_train(DATA, TRAIN, seed=2, distil=False, **QUICK)
     assert type(found.model) is GCN
@@ -112,20 +91,56 @@ def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
     assert set(found.pseudo_labels.weights.tolist()) == {1.0}
 
 
-def test_held_out_labels_choose_among_hops():
-    found = semi.self_train(DATA, TRAIN, val_nodes=VAL, seed=1, rounds=(0.3,))
+def lessons_of(teachers: list[list[float]]) -> list[Lesson]:
+    """Of teachers who give each node's class 1 these probabilities."""
+    return [
+        Lesson(torch.tensor([[1 - p, p] for p in each]), NOTHING, [], (Sight(hops),))
+        for hops, each in enumerate(teachers)
+    ]
 
-    def right(outputs: Tensor) -> float:
-        return float((outputs[VAL].argmax(dim=1) == DATA.y[VAL]).float().mean())
 
-    runs = [semi.self_train(DATA, TRAIN, seed=1, rounds=(0.3,), hops=hops) for hops in (0, 2, 4, 8, 16, 32, 64)]
-    runs = sorted(runs, key=lambda run: right(run.teacher), reverse=True)[:3]
-    assert found.right == max(right(logits_of(run.model, DATA)) for run in runs)
-    same = [run for run in runs if run.hops == found.hops]
-    assert len(same) == 1, "one of the three that teach best"
-    assert all(torch.equal(a, b) for a, b in zip(found.model.weights, same[0].model.weights))
-    assert min(right(run.teacher) for run in runs) < max(right(run.teacher) for run in runs), "there is a choice"
-    assert same[0].right is None, "nobody has checked it"
+def test_teachers_are_called_while_they_help():
+    lessons = lessons_of([[0.9, 0.9, 0.1, 0.1], [0.6, 0.6, 0.6, 0.1], [0.9, 0.45, 0.45, 0.95]])
+
+    def right(outputs: Tensor) -> float:  # every node is of class 1
+        return float(outputs.argmax(dim=1).float().mean())
+
+    found = called(lessons, right, most=10)
+    assert found.sights == (Sight(1), Sight(2)), "1 is the best alone; with 2 beside it all four nodes are right"
+    torch.testing.assert_close(found.taught[:, 1], torch.tensor([0.75, 0.525, 0.525, 0.525]))
+    assert called(lessons, right, most=1).sights == (Sight(1),)
+    torch.testing.assert_close(called(lessons[:1], right, most=10).taught, lessons[0].taught)  # alone, and only once
+
+
+def test_held_out_labels_choose_teachers():
+    """Every teacher by itself, and the panel put together from what they say."""
+    data, held_out = communities(noise=4.0), torch.cat([VAL, TEST])  # so noisy that no teacher is the best everywhere
+    settings = {"seed": 1, "rounds": (0.3,), "epochs": 50}
+    found = semi.self_train(data, TRAIN, val_nodes=held_out, components=(2, 5), **settings)
+    sights, taught = [], []
+    for sight, graph in looks(data, (0, 2, 4, 8, 16, 32, 64), (2, 5)):
+        sights.append(sight)
+        taught.append(semi.self_train(graph, TRAIN, hops=0, **settings).teacher)
+    assert len(sights) == 20, "after 64 hops fewer than five components are left"
+    panel = [sights.index(Sight(*each)) for each in zip(found.hops, found.components)]
+    torch.testing.assert_close(found.teacher, sum(taught[place] for place in panel) / len(panel))
+
+    def right(places: list[int]) -> int:
+        return int((sum(taught[place] for place in places)[held_out].argmax(dim=1) == data.y[held_out]).sum())
+
+    everyone = range(len(sights))
+    for count in range(1, len(panel) + 1):
+        here = right(panel[:count])
+        assert here == max(right([*panel[: count - 1], place]) for place in everyone), "the best to call"
+        assert count == 1 or here > right(panel[: count - 1]), "who helps"
+    assert max(right([*panel, place]) for place in everyone) <= right(panel), "nobody else would have helped"
+    assert len({right([place]) for place in everyone}) > 3, "there is a choice"
+    assert len(panel) > 1
+    truth = data.y[held_out]
+    assert found.right == pytest.approx(
+        float((logits_of(found.model, data)[held_out].argmax(1) == truth).float().mean())
+    )
+    assert semi.self_train(data, TRAIN, hops=0, **settings).right is None, "nobody has checked it"
 
 
 def test_held_out_labels_and_hops_must_agree():
@@ -164,8 +179,7 @@ def test_given_hops_each_have_their_teacher():
     settings = semi.SelfTraining(judge="confidence", distil=False)
     known = relabelled(DATA, torch.full_like(DATA.y, -1).index_copy(0, TRAIN, DATA.y[TRAIN]))
     said = []
-    for hops in (0, 3):  # the last teachers again, one by one
-        graph = averaged(known, hops)
+    for _, graph in looks(known, (0, 3)):  # the last teachers again, one by one
         teacher = fit_gcn(graph, TRAIN, found.pseudo_labels, settings, seed=0, epochs=100, dropout=0.0)
         said.append(torch.softmax(teacher(graph.x, graph.edge_index), dim=1).detach())
     torch.testing.assert_close(found.teacher, (said[0] + said[1]) / 2)
@@ -217,6 +231,8 @@ def test_views_that_nothing_can_be_learnt_from_are_left_out():
         ({"rounds": (1.5,)}, "rounds"),
         ({"judge": "dredd"}, "dredd"),
         ({"hops": -1}, "hops"),
+        ({"panel": 0}, "panel"),
+        ({"components": (5, 0)}, "components"),
         ({"weight": 0.0}, "weight"),
         ({"patience": 3}, "patience"),
     ],

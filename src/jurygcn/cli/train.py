@@ -55,7 +55,7 @@ def train(
 
     gcn is the paper's GCN, ready for jurygcn quantify. reweight and self-train let the jury help; gat, sgnn, gpn and
     the others are there to compare with, and those that stop early or calibrate use the split's validation nodes, as
-    self-train-validated does to choose how far its teachers look.
+    self-train-validated does to choose its teachers.
 
     With --out, gcn writes model.pt (a state dict for jurygcn quantify --model) and run.json; the other methods write
     predictions.csv, state.pt and run.json.

@@ -8,8 +8,9 @@ from jurygcn.semi.evidential import GPNClassifier, SGNNClassifier
 from jurygcn.semi.fitted import Fitted, Method
 from jurygcn.semi.networks import WELL_TRAINED_GCN, GATClassifier, GCNClassifier
 from jurygcn.semi.posthoc import DeepEnsemble, Energy, Laplace, MCDropout, TemperatureScaling
+from jurygcn.semi.pseudo_labels import PseudoLabels
 from jurygcn.semi.reweighting import Reweighted, Reweighting, loss_weights, reweight
-from jurygcn.semi.self_training import PseudoLabels, SelfTrained, SelfTraining, self_train
+from jurygcn.semi.self_training import SelfTrained, SelfTraining, self_train
 
 # name -> the method with its authors' settings for a graph
 METHODS: dict[str, Callable[[Data], Method]] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -14,35 +14,18 @@ from torch_geometric.data import Data
 from jurygcn.errors import SettingError
 from jurygcn.jackknife import Jury
 from jurygcn.models.gcn import GCN
-from jurygcn.models.receptive_field import Propagation
 from jurygcn.models.training import train
 from jurygcn.semi.fitted import Fitted, check_labels, check_validation, classes_of, logits_of, softmax_scores
+from jurygcn.semi.pseudo_labels import NOTHING, PseudoLabels, believe, changes, choose, class_shares
+from jurygcn.semi.views import Sight, looks
 
 # hops that jurors choose from, and that held-out labels do
 HOPS = {"auto": (0, 2, 4, 8, 16), "validated": (0, 2, 4, 8, 16, 32, 64)}
-TEACHERS, FINALISTS = 2, 3
+TEACHERS = 2
 CLEARLY = 2.0  # standard errors
 LEARNT = 0.9  # share of the labels that the best teacher tells
 JUDGES = ("jury", "confidence")
 LABELS_PER_CLASS = 5  # from which on the jury's p-values are trusted more than not
-
-
-@dataclass(frozen=True, eq=False)
-class PseudoLabels:
-    """Nodes that were given a label by the teacher, with the weight of their loss (a real label's is 1).
-
-    Shapes: nodes, labels, weights (k,).
-    """
-
-    nodes: Tensor
-    labels: Tensor
-    weights: Tensor
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-
-NOTHING = PseudoLabels(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +38,7 @@ class SelfTrained:
         pseudo_labels: those that the final model was trained on.
         teacher: probabilities of the last teachers, their mean, (N, C).
         hops: over how many hops each teacher's features were averaged.
+        components: how many principal components of them each teacher saw; None where all features.
         right: share of the held-out labels that the model gets right, where those have chosen it.
     """
 
@@ -63,6 +47,7 @@ class SelfTrained:
     pseudo_labels: PseudoLabels = field(repr=False)
     teacher: Tensor = field(repr=False)
     hops: tuple[int, ...]
+    components: tuple[int | None, ...]
     right: float | None = None
 
 
@@ -76,7 +61,9 @@ class SelfTraining:
         judge: "jury", or "confidence" for plain self-training with the same schedule.
         hops: each teacher sees features averaged over so many hops; "auto" has two teachers that look as far as their
             jurors' errors on their own left-out labels, and what they learn of their own labels, allow; "validated"
-            has one teacher at a time, with 0 to 64 hops, and held-out labels choose among what comes of them.
+            has teachers that work alone, with 0 to 64 hops, and held-out labels call the best of them together.
+        components: with "validated", there are also teachers that see so many principal components of the features.
+        panel: with "validated", so many are called at most.
         diffusion: how often the jury's ballots are averaged over neighbourhoods, as in ``Jury.verdict``.
         balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
             pseudo-labels are set.
@@ -92,6 +79,8 @@ class SelfTraining:
     most: int = 2000
     judge: str = "jury"
     hops: int | tuple[int, ...] | str = "auto"
+    components: tuple[int, ...] = (5, 10, 20)
+    panel: int = 10
     diffusion: int | str = "auto"
     balance: float = 5.0
     weight: float = 1.0
@@ -111,6 +100,10 @@ class SelfTraining:
         if not self.candidates or not all(isinstance(k, int) and k >= 0 for k in self.candidates):
             raise SettingError(
                 f"expected hops to be 'auto', 'validated' or numbers such as (8, 16), got {self.hops!r}; change them"
+            )
+        if self.panel < 1 or not all(count >= 1 for count in self.components):
+            raise SettingError(
+                f"expected a panel and components of at least 1, got {self.panel} and {self.components}; change them"
             )
         if not (self.balance >= 0 and self.weight > 0 and self.most >= 1):
             raise SettingError(
@@ -144,10 +137,10 @@ def self_train(
     again. The final model is a plain GCN on the graph's own features, which learns what the last teachers say of all
     nodes.
 
-    How far teachers should look is the hardest to know from few labels. Where more labels are at hand to be held out,
-    they can say: pass their nodes as ``val_nodes``. The teachers that get most of them right are kept for the final
-    models, and of those the best one is returned. Nothing is trained on held-out labels, but what the model gets right
-    there is no longer a fair estimate.
+    What teachers should look at is the hardest to know from few labels. Where more labels are at hand to be held out,
+    they can say: pass their nodes as ``val_nodes``. Teachers then work alone, each with its own view of the features,
+    and the final model learns from those that together get most of the held-out labels right. Nothing is trained on
+    held-out labels, but what the model gets right there is no longer a fair estimate.
 
     Args:
         data: the graph; labels of other nodes than ``train_nodes`` and ``val_nodes`` are not looked at.
@@ -168,7 +161,7 @@ def self_train(
 def run(
     data: Data, train_nodes: Tensor, settings: SelfTraining, *, val_nodes: Tensor | None = None, seed: int
 ) -> SelfTrained:
-    """Lessons of teachers, and the model that learns from them; the best of several where held-out labels choose."""
+    """The lesson of some teachers, and the model that learns it; held-out labels, if there are any, choose teachers."""
     nodes = check_labels(data, train_nodes)
     # what is not labelled must not be seen: from here on there are only given and pseudo-labels
     labels = torch.full((int(data.num_nodes),), -1)
@@ -177,70 +170,45 @@ def run(
     if settings.hops != "validated":
         if val_nodes is not None:
             raise SettingError(f"expected hops='validated' with val_nodes, got {settings.hops!r}; drop one of the two")
-        views = teachers_views(blind, nodes, settings, seed=seed)
-        return graduate(blind, nodes, taught_by(views, nodes, settings, seed=seed), settings, seed=seed)
+        lesson = taught_by(teachers_views(blind, nodes, settings, seed=seed), nodes, settings, seed=seed)
+        return graduate(blind, nodes, lesson, settings, seed=seed)
     held_out = check_validation(data, val_nodes, nodes, why="hops='validated' has them choose")
 
     def right(outputs: Tensor) -> float:
         return float((outputs[held_out].argmax(dim=1) == data.y[held_out]).float().mean())
 
-    views = teachers_views(blind, nodes, settings, seed=seed)
+    views = all_views(blind, nodes, settings, seed=seed)
     lessons = [taught_by([view], nodes, settings, seed=seed) for view in views]
-    lessons = sorted(lessons, key=lambda lesson: right(lesson.taught), reverse=True)[:FINALISTS]
-    models = [graduate(blind, nodes, lesson, settings, seed=seed) for lesson in lessons]
-    models = [replace(found, right=right(logits_of(found.model, data))) for found in models]
-    return max(models, key=lambda found: found.right or 0.0)
+    found = graduate(blind, nodes, called(lessons, right, most=settings.panel), settings, seed=seed)
+    return replace(found, right=right(logits_of(found.model, data)))
+
+
+def called(lessons: list[Lesson], right: Callable[[Tensor], float], *, most: int) -> Lesson:
+    """Teachers are called one by one, each the one with whom the mean of all is right most often, while that grows.
+
+    The ensemble selection of Caruana et al. (2004); some are called more than once.
+    """
+    panel: list[Lesson] = []
+    said, best = torch.zeros_like(lessons[0].taught), -1.0
+    while len(panel) < most:
+        scores = [right(said + lesson.taught) for lesson in lessons]
+        if max(scores) <= best:
+            break
+        best = max(scores)
+        panel.append(lessons[scores.index(best)])
+        said = said + panel[-1].taught
+    sights = tuple(sight for lesson in panel for sight in lesson.sights)
+    return replace(panel[0], taught=said / len(panel), sights=sights)
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Belief:
-    """What the judge thinks: every node's likeliest label, how sure that is (for ranking), and its weight as a label.
-
-    Shapes: label, score, weight (N,).
-    """
-
-    label: Tensor
-    score: Tensor
-    weight: Tensor
-
-
-def class_shares(labels: Tensor, classes: int, *, balance: float) -> Tensor:
-    """Each class's share of the pseudo-labels: as in the labels, drawn towards equal shares of the classes seen.
-
-    Shapes: (n,) -> (C,).
-    """
-    counts = torch.bincount(labels.cpu(), minlength=classes).float()
-    counts = torch.where(counts > 0, counts + balance, 0.0)
-    return counts / counts.sum()
-
-
-def averaged(data: Data, hops: int) -> Data:
-    """The same graph with features averaged over closed neighbourhoods ``hops`` times.
-
-    Averages of many differ in little but their direction, so all rows are made equally long: as long as the graph's own
-    are on average, for short ones are learnt slowly, and at least 1.
-    """
-    averaging = Propagation.of(data).averaging.astype(np.float32)
-    x = data.x.detach().float().cpu().numpy()
-    length = max(1.0, float(np.linalg.norm(x, axis=1).mean()))
-    for _ in range(hops):
-        x = averaging @ x
-    size = np.linalg.norm(x, axis=1, keepdims=True)
-    graph = copy.copy(data)
-    graph.x = torch.from_numpy(length * x / np.maximum(size, 1e-12)).to(data.x.device)
-    graph.edge_index = data.edge_index.clone()  # what is remembered of the graph's propagation stays its own
-    return graph
-
-
-@dataclass(frozen=True, eq=False)
 class View:
-    """A graph with features averaged over some hops and no other labels than the given; the teacher that learnt them
-    there, and its jury."""
+    """A graph with other features and no other labels than the given; the teacher that learnt them there, its jury."""
 
-    hops: int
+    sight: Sight
     graph: Data
     teacher: GCN
     jury: Jury
@@ -254,12 +222,12 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What teachers say of all nodes after the last round, (N, C), and how they came to it."""
+    """What teachers say of all nodes after the last round, (N, C), and how the first of them came to it."""
 
     taught: Tensor
     pseudo: PseudoLabels
     history: list[dict[str, float]]
-    hops: tuple[int, ...]
+    sights: tuple[Sight, ...]
 
 
 def taught_by(views: list[View], nodes: Tensor, settings: SelfTraining, *, seed: int) -> Lesson:
@@ -283,7 +251,7 @@ def taught_by(views: list[View], nodes: Tensor, settings: SelfTraining, *, seed:
             }
         )
         taught = mean_of([view.taught(nodes, pseudo, s, seed=seed) for view in views])
-    return Lesson(taught, pseudo, history, tuple(view.hops for view in views))
+    return Lesson(taught, pseudo, history, tuple(view.sight for view in views))
 
 
 def graduate(data: Data, nodes: Tensor, lesson: Lesson, settings: SelfTraining, *, seed: int) -> SelfTrained:
@@ -295,7 +263,17 @@ def graduate(data: Data, nodes: Tensor, lesson: Lesson, settings: SelfTraining, 
         others = rest.nonzero()[:, 0]
         pseudo = PseudoLabels(others, lesson.taught.argmax(dim=1)[others], torch.full((len(others),), s.weight))
     model = fit_gcn(data, nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
-    return SelfTrained(model, lesson.history, pseudo, lesson.taught, lesson.hops)
+    hops, components = zip(*((sight.hops, sight.components) for sight in lesson.sights))
+    return SelfTrained(model, lesson.history, pseudo, lesson.taught, hops, components)
+
+
+def all_views(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> Iterator[View]:
+    """The views that there are, each with a teacher; one at a time, for together they may be large."""
+    s = settings
+    for sight, graph in looks(data, s.candidates, s.components if s.hops == "validated" else ()):
+        teacher = fit_gcn(graph, nodes, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+        jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay)
+        yield View(sight, graph, teacher, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury)
 
 
 def teachers_views(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> list[View]:
@@ -305,13 +283,8 @@ def teachers_views(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: i
     clearly worse than with the best. Where edges say nothing of labels, those reach no farther than the node itself.
     Where far neighbourhoods look alike, teachers cannot even tell the labels they learn: such views are left out.
     """
-    s, views = settings, []
-    for hops in s.candidates:
-        graph = averaged(data, hops)
-        teacher = fit_gcn(graph, nodes, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
-        jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay)
-        views.append(View(hops, graph, teacher, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury))
-    if s.hops != "auto":
+    views = list(all_views(data, nodes, settings, seed=seed))
+    if settings.hops != "auto":
         return views
     labels = data.y[nodes]
     right = [int((logits_of(view.teacher, view.graph)[nodes].argmax(dim=1) == labels).sum()) for view in views]
@@ -362,34 +335,3 @@ def relabelled(graph: Data, labels: Tensor) -> Data:
     other.num_classes = classes_of(graph)
     other.y = labels
     return other
-
-
-def believe(probabilities: Tensor, p_values: Tensor, *, trust: float) -> Belief:
-    r"""The teacher's label c with the score :math:`\pi_c\, p_c^\rho` and the weight :math:`p_c^\rho`.
-
-    The trust :math:`\rho = n / (n + 5C)` grows with the labels, because n labels give p-values only n + 1 levels.
-
-    Shapes: (N, C), (N, C).
-    """
-    top, label = probabilities.max(dim=1)
-    credible = p_values.gather(1, label[:, None])[:, 0] ** trust
-    return Belief(label, top * credible, credible)
-
-
-def choose(belief: Belief, quota: Tensor, nodes: Tensor, *, weight: float) -> PseudoLabels:
-    """In every class the surest nodes, up to its quota; labelled nodes keep their labels."""
-    free = torch.ones(len(belief.label), dtype=torch.bool)
-    free[nodes] = False
-    chosen = []
-    for number, count in enumerate(quota.tolist()):
-        members = ((belief.label == number) & free).nonzero()[:, 0]
-        order = belief.score[members].argsort(descending=True, stable=True)
-        chosen.append(members[order[: int(round(count, 3))]])  # 6.99999 is seven
-    picked = torch.cat(chosen)
-    return PseudoLabels(picked, belief.label[picked], weight * belief.weight[picked])
-
-
-def changes(before: PseudoLabels, after: PseudoLabels) -> int:
-    """How many of the earlier pseudo-labels are gone or have another label."""
-    kept = dict(zip(after.nodes.tolist(), after.labels.tolist()))
-    return sum(kept.get(node) != label for node, label in zip(before.nodes.tolist(), before.labels.tolist()))

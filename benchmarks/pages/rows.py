@@ -10,7 +10,12 @@ from statistics import mean, pstdev
 from typing import Any
 
 CITATION = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "PubMed"}
-NAMES = {**CITATION, "reddit-like": "Reddit's stand-in"}
+NAMES = {
+    **CITATION,
+    "reddit-like": "Reddit's stand-in",
+    "citeseer, random labels": "Citeseer, random labels",
+    "citeseer, largest component": "Citeseer, largest component",
+}
 SPLIT, DEFAULT, MAX_PROBABILITY, WIDTH = "split conformal", "default (ambiguity)", "max-probability", "paper's width"
 NEIGHBOURS = "neighbour doubt"
 OPINION = "second opinion"

@@ -63,8 +63,9 @@ def check_trial(trial: Trial) -> str:
     slow = SlowJury(trial.model, trial.data, trial.train_nodes, trial.weight_decay, trial.leave_out)
     if slow.condition > WELL_CONDITIONED:
         return "ill-conditioned"
-    # softmax carries an error of the logits on, and that is relative to their size; iterations end at a residual
-    digits = CG.tolerance if trial.solver == "cg" else 1e-12
+    # softmax carries an error of the logits on, and that is relative to their size; iterations end at a residual, which
+    # leaves an error of as much times the condition number
+    digits = CG.tolerance * slow.condition if trial.solver == "cg" else 1e-12
     tolerance = max(1e-6, digits * slow.largest_logit) if trial.double else max(1e-3, 2e-6 * slow.largest_logit)
     if tolerance > 0.05:
         return "huge"

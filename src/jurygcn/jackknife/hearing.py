@@ -37,6 +37,9 @@ from jurygcn.parallel import map_batches
 # that much is lost with one.
 STRETCHES_PER_WORKER, LONGEST_STRETCH = 4, 64
 
+# what the width measures where no other label is near, and where one is
+KINDS = np.array(["aleatoric+epistemic", "epistemic"], dtype=object)
+
 
 @dataclass(frozen=True)
 class Question:
@@ -248,7 +251,8 @@ class Hearing:
         data = self.objective.data
         hops = num_hops(self.objective.model)
         near = other_source_within(data.edge_index, self.objective.train_nodes, int(data.num_nodes), hops)
-        return ["epistemic" if close else "aleatoric+epistemic" for close in near[self.asked].tolist()]
+        kinds: list[str] = KINDS[near[self.asked].cpu().numpy().astype(int)].tolist()
+        return kinds
 
     def _neighbour_doubt(self) -> Tensor:
         """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""

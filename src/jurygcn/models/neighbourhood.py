@@ -54,11 +54,12 @@ def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hop
     for _ in range(hops):
         if bool((low < high).all()):  # everyone has heard of two already
             break
-        heard_low, heard_high = low.clone(), high.clone()
-        for edges in edge_index.split(EDGES, dim=1):
-            sender, receiver = edges[:, (high >= 0)[edges[0]]]  # who has heard of none has nothing to tell
-            heard_low.scatter_reduce_(0, receiver, low[sender], "amin")
-            heard_high.scatter_reduce_(0, receiver, high[sender], "amax")
+        heard_low, heard_high, knows = low.clone(), high.clone(), high >= 0
+        for senders, receivers in edge_index.split(EDGES, dim=1):
+            telling = knows.take(senders).nonzero().squeeze(1)  # who has heard of none has nothing to tell
+            sender, receiver = senders.take(telling), receivers.take(telling)
+            heard_low.scatter_reduce_(0, receiver, low.take(sender), "amin")
+            heard_high.scatter_reduce_(0, receiver, high.take(sender), "amax")
         low, high = heard_low, heard_high
     itself = torch.arange(num_nodes, device=edge_index.device)
     return (high >= 0) & ((low != itself) | (high != itself))

@@ -233,6 +233,7 @@ def test_views_that_nothing_can_be_learnt_from_are_left_out():
         ({"hops": -1}, "hops"),
         ({"panel": 0}, "panel"),
         ({"components": (5, 0)}, "components"),
+        ({"components": (2.5,)}, "components"),
         ({"weight": 0.0}, "weight"),
         ({"patience": 3}, "patience"),
     ],

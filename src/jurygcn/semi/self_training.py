@@ -101,9 +101,10 @@ class SelfTraining:
             raise SettingError(
                 f"expected hops to be 'auto', 'validated' or numbers such as (8, 16), got {self.hops!r}; change them"
             )
-        if self.panel < 1 or not all(count >= 1 for count in self.components):
+        if not all(isinstance(count, int) and count >= 1 for count in (self.panel, *self.components)):
             raise SettingError(
-                f"expected a panel and components of at least 1, got {self.panel} and {self.components}; change them"
+                f"expected whole numbers of at least 1 as panel and components, got {self.panel} and "
+                f"{self.components}; change them"
             )
         if not (self.balance >= 0 and self.weight > 0 and self.most >= 1):
             raise SettingError(

@@ -203,16 +203,15 @@ def findings_on_public(document: Document) -> Iterator[str]:
     for name, method in public:
         if name in CITATION and method in document["rivals"] and gap(name, method) > WITHIN:
             few, paper, mine = most[name, method], document["paper"][method][name], public[name, method]
+            others = [other for other in values_of(document["rows"], "dataset") if other.startswith(f"{name}, ")]
+            where = [f"{gap(other, method):.1f} ({other.removeprefix(f'{name}, ')})" for other in others]
+            more = f" With 20 random labels per class it is below by {listed(where)} points." if where else ""
             yield (
                 f"**{method.upper()} is {gap(name, method):.1f} points below a well-trained GCN on {named(name)}'s "
                 f"public split** ({mine:.1f} % against {public[name, 'gcn, well trained']:.1f} %), with its authors' "
                 f"settings. With {few['labels']} random labels it has {few['mean']:.1f} %, where the paper measured "
-                f"{paper:.1f} % with that many."
+                f"{paper:.1f} % with that many.{more}"
             )
-            others = [other for other in values_of(document["rows"], "dataset") if other.startswith(f"{name}, ")]
-            if others:
-                where = [f"{gap(other, method):.1f} ({other.removeprefix(f'{name}, ')})" for other in others]
-                yield f"With 20 random labels per class it is below that GCN there by {listed(where)} points."
 
 
 def _shared(row: Row, other: Row) -> list[float]:

@@ -13,7 +13,7 @@ CITATION = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "PubMed"}
 NAMES = {
     **CITATION,
     "reddit-like": "Reddit's stand-in",
-    "citeseer, random labels": "Citeseer, random labels",
+    "citeseer, whole graph": "Citeseer, whole graph",
     "citeseer, largest component": "Citeseer, largest component",
 }
 SPLIT, DEFAULT, MAX_PROBABILITY, WIDTH = "split conformal", "default (ambiguity)", "max-probability", "paper's width"

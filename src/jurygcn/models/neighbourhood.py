@@ -56,10 +56,10 @@ def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hop
             break
         heard_low, heard_high, knows = low.clone(), high.clone(), high >= 0
         for senders, receivers in edge_index.split(EDGES, dim=1):
-            telling = knows.take(senders).nonzero().squeeze(1)  # who has heard of none has nothing to tell
-            sender, receiver = senders.take(telling), receivers.take(telling)
-            heard_low.scatter_reduce_(0, receiver, low.take(sender), "amin")
-            heard_high.scatter_reduce_(0, receiver, high.take(sender), "amax")
+            telling = knows[senders].nonzero().squeeze(1)  # who has heard of none has nothing to tell
+            sender, receiver = senders[telling], receivers[telling]
+            heard_low.scatter_reduce_(0, receiver, low[sender], "amin")
+            heard_high.scatter_reduce_(0, receiver, high[sender], "amax")
         low, high = heard_low, heard_high
     itself = torch.arange(num_nodes, device=edge_index.device)
     return (high >= 0) & ((low != itself) | (high != itself))

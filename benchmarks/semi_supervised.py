@@ -3,12 +3,12 @@
 The paper's protocol: 1000 random test nodes, random labels, 20 runs, a two-layer GCN with 16 hidden units, Adam with
 learning rate 0.01, 100 epochs; ours where the paper says nothing: dropout 0.5, weight decay 5e-4. GAT, S-GNN and GPN
 have their authors' settings; GAT and GPN stop early on the labels of the 500 validation nodes, which no other sees but
-"self-train, validated", where they choose among teachers. Self-training was tuned on other splits (seeds from 1000 on)
-of these graphs, the validated form on eight of PubMed, four of Cora and three of Citeseer with 20 labels; many of the
-nodes it was tuned on are test nodes here, so its numbers lean to the hopeful side. Tests are paired Wilcoxon tests over
-the runs. The well-trained GCN has 200 epochs and weight decay on the first layer only. Reddit's stand-in is synthetic,
-with a fiftieth of its nodes and a tenth of its degree, and few runs. Interrupted runs go on where they stopped;
---finished publishes what is there.
+the methods called validated, where they choose among teachers: a greater use of them. Self-training was tuned on other
+splits (seeds from 1000 on) of these graphs, the validated form on eight of PubMed, four of Cora and three of Citeseer
+with 20 labels; many of the nodes it was tuned on are test nodes here, so its numbers lean to the hopeful side. Tests
+are paired Wilcoxon tests over the runs. The well-trained GCN has 200 epochs and weight decay on the first layer only.
+Reddit's stand-in is synthetic, with a fiftieth of its nodes and a tenth of its degree, and few runs. Interrupted runs
+go on where they stopped; --finished publishes what is there.
 """
 
 from __future__ import annotations

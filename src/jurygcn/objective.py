@@ -20,12 +20,16 @@ from jurygcn.checks import all_finite, check_real
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
-from jurygcn.models.gcn import GCN
+from jurygcn.models.gcn import GCN, is_plain
 from jurygcn.models.neighbourhood import local_graph, num_hops
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.models.training import graph_arguments, parameter_groups
 
 Forward = Callable[[nn.Module, Data], Tensor]
+
+# Outputs on a part of the graph may differ from those on the whole by this share of the largest one: rounding.
+SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
+PROBES = 2  # random parameters at which that is tested
 
 
 class Objective:
@@ -49,18 +53,19 @@ class Objective:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self.loss: Loss = loss_named(loss)
-        check_graph(data)
-        self.data, y = data, check_targets(data)
+        self.data = check_graph(data)
+        y = check_targets(data)
         self.train_nodes = check_nodes(train_nodes, data, what="train_nodes")
         self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
         _check_devices(model, data)
-        self.model = copy.deepcopy(model).to(dtype).eval()
+        self.model = copied(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
         self.forward = forward
         self.dtype = dtype
         self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        self.has_closed_form = forward is None and is_plain(self.model) and all_trained(self.model)
         if not self.parameters:
             raise ModelError(
                 "The model has no trainable parameters, so leaving a node out changes nothing: "
@@ -83,9 +88,9 @@ class Objective:
         if dtype == self.dtype:
             return self
         part = copy.copy(self)
-        for derived in ("train_field", "train_outputs", "_train_graph", "_inputs"):
+        for derived in ("train_field", "train_outputs", "_train_graph", "_inputs", "_probes"):
             part.__dict__.pop(derived, None)
-        part.dtype, part.model = dtype, copy.deepcopy(self.model).to(dtype)
+        part.dtype, part.model = dtype, copied(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
         return part
@@ -102,9 +107,30 @@ class Objective:
         graph, positions = local_graph(self._inputs, nodes, num_hops(self.model))
         if self.gcn is not None:  # known to suffice
             return graph, positions
+        return (graph, positions) if self._suffices(graph, positions, nodes) else whole
+
+    @torch.no_grad()
+    def _suffices(self, graph: Data, positions: Tensor, nodes: Tensor) -> bool:
+        """Whether the model gives the same outputs on a part of the graph.
+
+        Asked at the trained parameters and at random ones: a branch that sees the whole graph may be shut at the trained
+        parameters, and jurors would open it.
+        """
+        for theta, everywhere in self._probes:
+            there, here = everywhere[nodes], self.outputs(theta, positions, graph)
+            if not bool((there - here).abs().max() <= SAME[self.dtype] * everywhere.abs().max()):
+                return False
+        return True
+
+    @cached_property
+    def _probes(self) -> list[tuple[Tensor, Tensor]]:
+        """The trained and some random parameters, each with its outputs on the whole graph."""
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(PROBES, self.num_parameters, generator=generator, dtype=torch.float64)
+        scale = float(self.theta.double().square().mean().sqrt()) or 1.0
+        thetas = [self.theta, *(self.theta + scale * noise.to(self.theta))]
         with torch.no_grad():
-            there, here = self.outputs(self.theta, nodes), self.outputs(self.theta, positions, graph)
-        return (graph, positions) if torch.allclose(there, here, rtol=1e-5, atol=1e-6) else whole
+            return [(theta, self.outputs(theta)) for theta in thetas]
 
     # --- theta -----------------------------------------------------------------------------------------
 
@@ -189,9 +215,7 @@ class Objective:
     @property
     def gcn(self) -> GCN | None:
         """The model, if it is the paper's GCN called the plain way: then closed forms apply."""
-        plain = type(self.model) is GCN and self.forward is None
-        all_trained = len(self.parameters) == len(list(self.model.parameters()))
-        return self.model if plain and all_trained else None  # type: ignore[return-value]
+        return self.model if self.has_closed_form else None  # type: ignore[return-value]
 
     # --- checks at the edge ------------------------------------------------------------------------------
 
@@ -235,10 +259,11 @@ class Objective:
             )
         self._check_width(first.shape[1])
         probe = theta.clone().requires_grad_(True)
-        if not self.outputs(probe, self.train_nodes).requires_grad:
+        z = self.outputs(probe, self.train_nodes)
+        if not z.requires_grad or torch.autograd.grad(z.sum(), probe, allow_unused=True)[0] is None:
             raise ModelError(
-                "The model's outputs carry no gradient with respect to its parameters: "
-                "remove torch.no_grad() or .detach() from its forward pass."
+                "The model's outputs do not depend on its parameters: remove torch.no_grad() or .detach() from its "
+                "forward pass, and let it use the parameters of the model it is called on, not of another one."
             )
         _ = self._train_graph  # found here, outside any function transform
         return first.shape[1]
@@ -269,6 +294,20 @@ class Objective:
                 f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
                 "they must agree."
             )
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of the model that shares nothing with it, also where a layer keeps a weight that it computed itself.
+
+    Pruning and the old weight normalisation leave such tensors behind; ``copy.deepcopy`` refuses them.
+    """
+    computed = [t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and t.grad_fn]
+    return copy.deepcopy(model, {id(t): t.detach().clone() for t in computed})
+
+
+def all_trained(model: nn.Module) -> bool:
+    """Whether no parameter is frozen."""
+    return all(p.requires_grad for p in model.parameters())
 
 
 def _check_devices(model: nn.Module, data: Data) -> None:

@@ -280,7 +280,7 @@ class Detached(torch.nn.Module):
     ("model", "words"),
     [
         (Noisy(), "Two forward passes"),
-        (Detached(), "no gradient"),
+        (Detached(), "do not depend on its parameters"),
         (torch.nn.Module(), "no trainable parameters"),
         (GCN(4, 3, 2), "3 classes"),
         (GCN(5, 3, 3), "5 features"),

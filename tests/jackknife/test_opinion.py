@@ -98,6 +98,22 @@ def test_names_of_nodes_do_not_matter():
     torch.testing.assert_close(theirs, mine[order], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("density", [1.0, 0.7, 0.3])
+def test_views_that_are_rounding_say_nothing(density: float):
+    """On a well-mixed graph all averages over many hops are equal: what is left of them must not be blown up."""
+    generator = torch.Generator().manual_seed(0)
+    there = (torch.rand(60, 60, generator=generator) < density).triu(1)
+    pairs = there.nonzero().T
+    data = Data(x=torch.rand(60, 9, generator=generator), edge_index=torch.cat([pairs, pairs.flip(0)], dim=1))
+    data.y = torch.randint(3, (60,), generator=generator)
+    order = torch.randperm(60, generator=generator)
+    place = order.argsort()
+    other = Data(x=data.x[order], edge_index=place[data.edge_index], y=data.y[order])
+    shares = form_opinion(data, NODES, data.y[NODES], 3).shares
+    again = form_opinion(other, place[NODES], data.y[NODES], 3).shares
+    torch.testing.assert_close(again[place], shares, rtol=0.0, atol=1e-4)
+
+
 def test_weights_look_where_labels_can_be_told():
     """Neighbours of one class: far views lead. Neighbours at random: the node's own features do."""
     nodes = torch.arange(0, 300, 5)

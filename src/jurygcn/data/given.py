@@ -11,22 +11,20 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 from jurygcn.checks import all_finite, check_count
+from jurygcn.data.contents import contents, snapshot
 from jurygcn.errors import DataError
 
 REMEDY = "jurygcn.data.as_data checks and repairs a graph"
 
-# what a graph looked like when it was found to be in order; forgotten together with its edge_index
+# The contents of a graph when it was found to be in order; forgotten together with its edge_index.
 _in_order: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def graph_stamp(data: Data) -> tuple[Any, ...]:
-    """Something that changes when the graph's features, edges or edge weights do."""
-    tensors = (data.x, data.edge_index, getattr(data, "edge_weight", None))
-    return tuple((t.data_ptr(), t._version, tuple(t.shape)) for t in tensors if t is not None)
+def check_graph(data: Data) -> Data:
+    """A snapshot of a graph that models can work on; other graphs are refused.
 
-
-def check_graph(data: Data) -> None:
-    """Refuse a graph that no model can work on; one that was in order before is not looked through again."""
+    Contents that were in order before are not looked through again.
+    """
     if not isinstance(data, Data):
         raise DataError(f"expected a PyG Data, got {type(data).__name__}; {REMEDY}")
     x, edge_index = data.get("x"), data.get("edge_index")
@@ -43,10 +41,11 @@ def check_graph(data: Data) -> None:
     weight = data.get("edge_weight")
     if weight is not None and not (isinstance(weight, Tensor) and weight.shape == edge_index.shape[1:]):
         raise DataError(f"expected one edge weight per edge ({edge_index.shape[1]}), got {_seen(weight)}; {REMEDY}")
-    stamp = graph_stamp(data)
-    if _in_order.get(edge_index) != stamp:
+    taken = snapshot(data)
+    if _in_order.get(edge_index) != contents(taken):
         _check_values(x, edge_index, weight)
-        _in_order[edge_index] = stamp
+        _in_order[edge_index] = contents(taken)
+    return taken
 
 
 def _check_values(x: Tensor, edge_index: Tensor, weight: Tensor | None) -> None:

@@ -11,11 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch_geometric.data import Data
 
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
@@ -76,9 +77,14 @@ class Ballots:
             )
         return self._cached_field
 
-    def _generic_logits(self, parameters: Tensor) -> Tensor:
+    @cached_property
+    def _part(self) -> tuple[Objective, Data, Tensor]:
+        """The objective in the voters' precision, with the part of the graph that decides the outputs at the nodes."""
         objective = self.objective.cast(self.dtype)
-        graph, rows = objective.local(self.nodes)
+        return objective, *objective.local(self.nodes)
+
+    def _generic_logits(self, parameters: Tensor) -> Tensor:
+        objective, graph, rows = self._part
         return vmap(lambda theta: objective.outputs(theta, rows, graph), out_dims=2)(parameters)
 
     def _batch_size(self, budget: float) -> int:

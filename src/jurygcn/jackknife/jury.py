@@ -27,6 +27,7 @@ from jurygcn.jackknife.hearing import Hearing, Question
 from jurygcn.jackknife.jurors import LEAVE_OUT, MODES, CompressedJurors, Jurors, LeaveOneOut
 from jurygcn.jackknife.opinion import SecondOpinion, form_opinion
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
+from jurygcn.jackknife.sources import Sources
 from jurygcn.jackknife.storage import load_jury, save_jury
 from jurygcn.jackknife.verdict import Verdict
 from jurygcn.linalg import Solver
@@ -106,6 +107,7 @@ class Jury:
         self.decay_assumed = weight_decay is None
         decay = ASSUMED_DECAY if weight_decay is None else weight_decay
         self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=decay, forward=forward)
+        self._sources = Sources(model, data, self.objective)
         self.data, self.train_nodes, self.chosen = data, self.objective.train_nodes, chosen
         self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
         self.leave_out = "influence" if as_printed else leave_out
@@ -132,6 +134,7 @@ class Jury:
 
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
+        self._sources.check()
         with progress_bar("Finding the jurors", show=self.progress):
             self._jurors = self._find_jurors()
         return self
@@ -178,6 +181,7 @@ class Jury:
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
         """
+        self._sources.check()
         if exact is None:
             exact = self.objective.loss.name == "mse"
         question = Question(alpha=alpha, exact=exact, interval=interval, score=score, diffusion=diffusion)
@@ -238,11 +242,13 @@ class Jury:
     @cached_property
     def influences(self) -> Tensor:
         """The paper's influences H^-1 g_i of all training nodes, (n, P)."""
+        self._sources.check()
         return self._leave_one_out.influences().value.T
 
     @cached_property
     def second_opinion(self) -> SecondOpinion:
         """What ridge regressions on averaged features, fitted to the same labels in closed form, say of all nodes."""
+        self._sources.check()
         objective = self.objective
         if objective.loss.name != "cross_entropy":
             raise SettingError("A second opinion is about classes; this jury is of a regression.")
@@ -251,25 +257,30 @@ class Jury:
 
     def ballots(self, nodes: Tensor | Sequence[int] | None = None) -> Tensor:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
+        self._sources.check()
         stream = Ballots(self.objective, self.jurors.steps, self._asked(nodes), memory=self.memory)
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     def influence_on(self, node: int) -> pd.DataFrame:
         """The training nodes that drive the prediction of ``node``, most influential first, signed."""
+        self._sources.check()
         return influence_on(self, node)
 
     def health(self) -> Health:
         """Is the model converged, the curvature well conditioned, the solve accurate? With advice in words."""
+        self._sources.check()
         return health_of(self)
 
     def fidelity(self, k: int = 20, *, retraining: Retraining | None = None, seed: int = 0) -> Fidelity:
         """Retrain ``k`` jurors and report how well the estimated ones agree with them."""
+        self._sources.check()
         return fidelity_of(self, k, retraining or self.retraining, seed)
 
     # --- keeping a jury --------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
         """Write the jurors and the settings into the folder ``path`` (npz and json, no pickle)."""
+        self._sources.check()
         return save_jury(self, Path(path))
 
     @classmethod

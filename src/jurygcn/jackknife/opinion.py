@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from jurygcn.models.sparse import SparseMatrix
 
 HOPS = (0, 1, 2, 4, 8, 16)
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # the views' rows have a mean length of 1
+CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: rounding in float64 is 1e-16, times hops and features
 SHARPNESS = 10.0  # how much a regression loses by an error above the smallest
 
 
@@ -45,14 +47,20 @@ class SecondOpinion:
 
 
 def views(data: Data) -> Iterator[Tensor]:
-    """Features averaged over each number of hops, (N, F): rows of equal length, then centred, of mean length 1."""
-    x = data.x.detach().float().cpu()
-    averaging = SparseMatrix(Propagation.of(data).averaging, dtype=torch.float32, device=x.device)
+    """Features averaged over each number of hops, (N, F): rows of equal length, then centred, of mean length 1.
+
+    Many averages make all rows nearly equal, so what is left after centring needs float64. Where nothing but rounding
+    is left, the view is constant: all zeros.
+    """
+    x = data.x.detach().double().cpu()
+    averaging = SparseMatrix(Propagation.of(data).averaging.astype(np.float64), dtype=x.dtype, device=x.device)
     for hop in range(max(HOPS) + 1):
         if hop in HOPS:
             view = functional.normalize(x, dim=1)
             view -= view.mean(dim=0)
-            yield view / view.norm(dim=1).mean().clamp_min(1e-12)
+            spread = view.norm(dim=1).mean()
+            view *= 1.0 / spread if spread > CONSTANT else 0.0
+            yield view.float()
         x = averaging @ x if hop < max(HOPS) else x
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -100,3 +101,37 @@ class GCN(nn.Module):
         """Widths and dropout, for ``print(model)``."""
         widths = [self.weights[0].shape[0], *[W.shape[1] for W in self.weights]]
         return f"{' -> '.join(map(str, widths))}, dropout={self.dropout}"
+
+
+# Attributes that may differ between two GCNs that compute the same formula.
+FREE = {"training", "dropout", "activation", "_size"}
+
+
+def is_plain(model: nn.Module) -> bool:
+    """Whether a model computes exactly the GCN's formula from its weights, so that closed forms may take its place.
+
+    Not so with hooks, parametrisations, shared weights, replaced submodules or replaced methods: each shows as
+    something that a new GCN does not have.
+    """
+    if type(model) is not GCN or nn.modules.module._has_any_global_hook():
+        return False
+    weights = list(model.weights.parameters(recurse=False))  # a shared one comes once
+    if len(weights) != len(model.weights) or any(W.dim() != 2 for W in weights):
+        return False
+    found, expected = dict(model.named_modules()), dict(_template().named_modules())
+    return found.keys() == expected.keys() and all(_is_like(found[name], expected[name]) for name in expected)
+
+
+@cache
+def _template() -> GCN:
+    return GCN(1, 1, 1)
+
+
+def _is_like(module: nn.Module, template: nn.Module) -> bool:
+    """Whether a module has the template's type and settings, no further attribute, and no hook on what it computes."""
+    mine, theirs = vars(module), vars(template)
+    if type(module) is not type(template) or mine.keys() != theirs.keys():
+        return False
+    hooked = any(mine[name] for name in mine if name.endswith("_hooks") and "state_dict" not in name)
+    settings = [name for name in theirs.keys() - FREE if isinstance(theirs[name], str | int | None)]
+    return not hooked and all(mine[name] == theirs[name] for name in settings)

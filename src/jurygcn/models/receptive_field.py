@@ -19,7 +19,8 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
-from jurygcn.data.given import check_graph, graph_stamp
+from jurygcn.data.contents import Contents, check_same, contents
+from jurygcn.data.given import check_graph
 from jurygcn.models.gcn import ACTIVATIONS, GCN
 from jurygcn.models.sparse import SparseMatrix
 
@@ -46,16 +47,23 @@ def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matri
     source, target = data.edge_index.cpu().numpy()
     loops = source == target
     weight = getattr(data, "edge_weight", None)
-    values = np.ones(len(source), dtype=dtype) if weight is None else weight.cpu().numpy().astype(dtype)
+    values = (
+        np.ones(len(source), dtype=dtype) if weight is None else weight.detach().cpu().double().numpy().astype(dtype)
+    )
     self_weight = np.ones(num_nodes, dtype=dtype)
     if loops.any():  # a given self-loop replaces the added one, as in PyG
         self_weight[source[loops]] = values[loops]
-        source, target, values = source[~loops], target[~loops], values[~loops]
-    adjacency = sp.csr_matrix((values, (target, source)), shape=(num_nodes, num_nodes)) + sp.diags(self_weight)
+    carrying = ~loops & (values != 0)  # an edge of weight 0 carries no message
+    nodes = np.arange(num_nodes)
+    rows, columns = np.concatenate([target[carrying], nodes]), np.concatenate([source[carrying], nodes])
+    entries = np.concatenate([values[carrying], self_weight])
+    # The diagonal stays even where it is 0: a node is in its own closed neighbourhood.
+    adjacency = sp.csr_matrix((entries, (rows, columns)), shape=(num_nodes, num_nodes))
     degree = np.asarray(adjacency.sum(axis=1)).ravel()
     scale = np.zeros_like(degree)
     np.power(degree, -0.5, out=scale, where=degree > 0)
-    return sp.csr_matrix(sp.diags(scale) @ adjacency @ sp.diags(scale), dtype=dtype)
+    adjacency.data *= np.repeat(scale, np.diff(adjacency.indptr)) * scale[adjacency.indices]
+    return adjacency
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +109,12 @@ class Remembered:
     """What is remembered of a graph in a certain state; apart from each other, so that both go when it goes.
 
     Attributes:
-        stamp: of features and edges.
+        contents: of the graph.
         propagation: of the graph.
         whole: receptive fields of all nodes.
     """
 
-    stamp: Any
+    contents: Contents
     propagation: Propagation
     whole: dict[Any, ReceptiveField] = field(default_factory=dict)
 
@@ -117,13 +125,12 @@ _memory: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def remembered(data: Data) -> Remembered:
     """What is remembered of ``data``, made anew where its features or edges have changed."""
-    check_graph(data)
-    stamp = graph_stamp(data)
-    found = _memory.get(data.edge_index)
-    if found is None or found.stamp != stamp:
-        found = _memory[data.edge_index] = Remembered(stamp, Propagation._compute(data))
-    known: Remembered = found
-    return known
+    data = check_graph(data)
+    found: Remembered | None = _memory.get(data.edge_index)
+    if found is None or found.contents != contents(data):
+        check_same(data)
+        found = _memory[data.edge_index] = Remembered(contents(data), Propagation._compute(data))
+    return found
 
 
 class ReceptiveField:
@@ -163,6 +170,7 @@ class ReceptiveField:
     @classmethod
     def of(cls, model: GCN, data: Data, nodes: Tensor, *, dtype: torch.dtype | None = None) -> ReceptiveField:
         """The receptive field of ``nodes`` through ``model``, in the model's dtype unless another is given."""
+        data = check_graph(data)
         first, layers = model.weights[0], len(model.weights)
         place: dict[str, Any] = {"dtype": dtype or first.dtype, "device": first.device}
         if not is_everything(nodes, int(data.num_nodes)):

@@ -18,7 +18,7 @@ from jurygcn.data import check_graph, check_nodes, check_targets
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
 from jurygcn.models.dropout_field import DropoutField
-from jurygcn.models.gcn import GCN
+from jurygcn.models.gcn import GCN, is_plain
 from jurygcn.models.receptive_field import ReceptiveField
 
 
@@ -75,7 +75,7 @@ def train(
     Implements: Eq. (2)
     """
     objective = loss_named(loss)
-    check_graph(data)
+    data = check_graph(data)
     train_nodes = check_nodes(train_nodes, data, what="train_nodes")
     if (val_nodes is None) != (patience is None):
         raise SettingError("Early stopping needs both val_nodes and patience; pass both or neither.")
@@ -209,7 +209,8 @@ def outputs_at(
     if hasattr(model, "outputs_at"):
         own: Callable[[], Tensor] = model.outputs_at(data, nodes)  # type: ignore[operator]
         return own
-    if type(model) is GCN:
+    if is_plain(model):
+        assert isinstance(model, GCN)
         field = ReceptiveField.of(model, data, nodes)
         with_dropout = DropoutField(field, data.x, model.dropout) if model.dropout > 0 else field
         return lambda: (with_dropout if model.training else field).logits(list(model.weights))

@@ -113,8 +113,8 @@ class Objective:
     def _suffices(self, graph: Data, positions: Tensor, nodes: Tensor) -> bool:
         """Whether the model gives the same outputs on a part of the graph.
 
-        Asked at the trained parameters and at random ones: a branch that sees the whole graph may be shut at the trained
-        parameters, and jurors would open it.
+        Asked at the trained parameters and at random ones: a branch that sees the whole graph may be shut at the
+        trained parameters, and jurors would open it.
         """
         for theta, everywhere in self._probes:
             there, here = everywhere[nodes], self.outputs(theta, positions, graph)

@@ -228,7 +228,8 @@ def test_a_self_loop_of_weight_zero(diffusion: int | str):
     for node in (4, 25, 39):
         alone = jury.verdict([node], diffusion=everyone.diffusion)
         assert torch.allclose(alone.prediction[0], everyone.prediction[node])
-        assert alone.label_counts is not None and everyone.label_counts is not None
+        assert alone.label_counts is not None
+        assert everyone.label_counts is not None
         assert torch.equal(alone.label_counts[0], everyone.label_counts[node])
 
 

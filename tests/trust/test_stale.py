@@ -87,7 +87,7 @@ def test_other_labels_after_fit_are_refused():
     data.y[10] = 0  # nobody was trained on it
     jury.verdict()
     data.y.numpy()[3] = 1 - data.y.numpy()[3].clip(0, 1)
-    with pytest.raises(DataError, match="labels .* changed since this jury was made"):
+    with pytest.raises(DataError, match=r"labels .* changed since this jury was made"):
         jury.verdict()
 
 

@@ -34,7 +34,7 @@ def checksum(tensor: Tensor) -> bytes:
     dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
     flat = dense.cpu().contiguous().reshape(-1)
     found = xxhash.xxh3_128(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    found.update(memoryview(flat.view(torch.uint8).numpy()))
+    found.update(flat.view(torch.uint8).numpy().data)
     return bytes(found.digest())
 
 

@@ -59,8 +59,9 @@ class Judgement:
                 "alpha": self.verdict.alpha,
                 "diffusion": self.verdict.diffusion,
                 "set_alpha": SET_ALPHA,
-                "promised_coverage": claim.coverage,
-                "against_coverage": list(claim.against),
+                "claim": claim.kind,
+                "claimed_coverage": claim.coverage,
+                "claim_reasons": list(claim.reasons),
             },
             "test": self.test_scores(),
         }

@@ -177,7 +177,8 @@ Chosen = Annotated[
     typer.Option(
         "--chosen",
         callback=one_of("--chosen", CHOSEN),
-        help="How the labels were chosen: random, or actively, and then no coverage is promised.",
+        help="How the labels were chosen: random, 'per class' (the same number from each class), or actively, and then "
+        "no coverage is claimed.",
     ),
 ]
 NumJurors = Annotated[

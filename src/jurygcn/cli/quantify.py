@@ -17,7 +17,7 @@ from jurygcn.cli.session import Settings, open_session
 from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
 from jurygcn.jackknife.checkup import Fidelity, Health
-from jurygcn.jackknife.display import promise_words
+from jurygcn.jackknife.display import claim_words
 from jurygcn.report import report_on
 
 SHOWN = 10  # nodes per table
@@ -161,5 +161,5 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
             facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
             if test["opinion_auroc"] is not None:
                 facts["second opinion"] = f"is so in {100 * test['opinion_auroc']:.0f} %"
-    facts["promise"] = promise_words(verdict, SET_ALPHA)
+    facts["coverage"] = claim_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from jurygcn.curvature import GGN
 from jurygcn.derivatives import autodiff
 from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.claims import Agreement
 from jurygcn.jackknife.hearing import errors_of
 from jurygcn.jackknife.jurors import CompressedJurors
 from jurygcn.jackknife.retrain import Retraining, retrained_parameters
@@ -25,7 +26,8 @@ CONVERGED = 0.05  # relative gradient below which a model counts as trained to i
 HIGH_LEVERAGE = 0.99
 ILL_CONDITIONED = 1e10  # half of float64's digits are left
 MUCH_DISCARDED = 0.05
-FAITHFUL = 0.9
+FAITHFUL = 0.9  # correlation with retrained jurors
+SIMILAR = 0.1  # mean leave-one-out error, relative to the retrained jurors'
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def health_of(jury: Jury) -> Health:
         residual=jurors.residual,
         leverage=leverage,
         discarded=jurors.discarded if isinstance(jurors, CompressedJurors) else 0.0,
-        dropout=_dropout(objective.model),
+        dropout=largest_dropout(objective.model),
         frozen=sum(p.numel() for p in objective.model.parameters() if not p.requires_grad),
         saturated=_saturated(jury),
         precision=str(objective.source_dtype).removeprefix("torch."),
@@ -122,7 +124,8 @@ def _saturated(jury: Jury) -> int:
     return int((largest == 1.0).sum())
 
 
-def _dropout(model: nn.Module) -> float:
+def largest_dropout(model: nn.Module) -> float:
+    """The largest dropout probability that a module of the model states."""
     rates = [float(p) for m in model.modules() for p in (getattr(m, "p", 0), getattr(m, "dropout", 0)) if _number(p)]
     return max(rates, default=0.0)
 
@@ -134,7 +137,8 @@ def _number(value: object) -> bool:
 def _advice(health: Health, jury: Jury) -> Iterator[str]:
     yield from _advice_on_training(health, jury)
     yield from _advice_on_numbers(health, jury)
-    yield from jury.doubts
+    _, against, notes = jury.label_origin
+    yield from (*against, *notes)
 
 
 def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
@@ -209,6 +213,16 @@ class Fidelity:
     frame: pd.DataFrame = field(repr=False)
     advice: str = ""
 
+    @property
+    def trusted(self) -> bool:
+        """Whether estimated jurors are close enough to retrained ones for coverage to be targeted."""
+        return self.correlation >= FAITHFUL and abs(self.bias) <= SIMILAR * max(self.loo_error[1], 1e-12)
+
+    @property
+    def agreement(self) -> Agreement:
+        """The same in the form that claims are made from."""
+        return Agreement(self.correlation, *self.loo_error, self.trusted)
+
 
 def fidelity_of(jury: Jury, k: int, retraining: Retraining, seed: int) -> Fidelity:
     """Retrain ``k`` jurors drawn at random and compare."""
@@ -239,7 +253,8 @@ def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
     )
     correlation = correlate(*values)
     means = (float(errors[0].mean()), float(errors[1].mean()))
-    return Fidelity(correlation, means, means[0] - means[1], frame, _verdict_on(correlation, means))
+    found = Fidelity(correlation, means, means[0] - means[1], frame)
+    return replace(found, advice=_advice_on_fidelity(found, jury.leave_out))
 
 
 def _own_predictions(jury: Jury, thetas: Tensor, seats: Tensor) -> Tensor:
@@ -268,12 +283,8 @@ def correlate(a: Tensor, b: Tensor) -> float:
     return float(a @ b) / scale
 
 
-def _verdict_on(correlation: float, means: tuple[float, float]) -> str:
-    estimated, retrained = means
-    said = (
-        f"Estimated jurors correlate {correlation:.3f} with retrained ones; mean leave-one-out error "
-        f"{estimated:.3f} against {retrained:.3f}."
-    )
-    if correlation >= FAITHFUL and abs(estimated - retrained) <= 0.1 * max(retrained, 1e-12):
-        return said + " They can be trusted."
-    return said + " Treat label sets with care: train longer, use leave_out='newton', or leave_out='retrain'."
+def _advice_on_fidelity(found: Fidelity, leave_out: str) -> str:
+    if found.trusted:
+        return f"{found.agreement.words} They can be trusted."
+    remedy = "use leave_out='newton'" if leave_out == "influence" else "train longer, or use leave_out='retrain'"
+    return f"{found.agreement.words} No coverage can be claimed: {remedy}."

@@ -40,17 +40,15 @@ def verdict_facts(verdict: Verdict) -> dict[str, str]:
     if len(verdict):
         decided = f"{100 * float((sizes == 1).double().mean()):.0f} % with one"
         facts["label sets"] = f"level {ALPHA:g}, {float(sizes.mean()):.2f} labels on average, {decided}"
-        facts["promise"] = promise_words(verdict, ALPHA)
+        facts["coverage"] = claim_words(verdict, ALPHA)
     facts["diffusion"] = str(verdict.diffusion)
     return facts
 
 
-def promise_words(verdict: Verdict, alpha: float) -> str:
-    """What is promised of the label sets, in few words."""
-    claim = verdict.claim(alpha)
-    if claim.coverage is None:
-        return " ".join(["none.", *claim.against])
-    return f"at least {claim.coverage:.0%} of label sets hold the truth"
+def claim_words(verdict: Verdict, alpha: float) -> str:
+    """What is claimed of the label sets, in words that follow a heading."""
+    words = verdict.claim(alpha).words
+    return words[0].lower() + words[1:]
 
 
 def as_line(name: str, facts: Mapping[str, str]) -> str:

@@ -18,8 +18,8 @@ from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import Ballots
-from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of
-from jurygcn.jackknife.claims import CHOSEN, PLAIN_JACKKNIFE, doubts_about
+from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of, largest_dropout
+from jurygcn.jackknife.claims import CHOSEN, Agreement, Grounds, origin_of_labels
 from jurygcn.jackknife.display import as_html, as_line, jury_facts
 from jurygcn.jackknife.explain import influence_on
 from jurygcn.jackknife.first_order import FirstOrderHearing
@@ -66,7 +66,8 @@ class Jury:
             model, so label sets keep their guarantee with n = ``jurors``: they get noisier, and no level below
             1 / (jurors + 1) can be asked for.
         memory: how much the ballots of one batch of jurors may take, in each process that counts.
-        chosen: how the labels were chosen, "random" or "actively"; after active learning no coverage is promised.
+        chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
+            after active learning no coverage is claimed.
         retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
         parallel: where ballots are counted: None (here, or where ``joblib.parallel_config`` says), "serial", a number
             of processes, or "dask://host:port". The verdict is the same.
@@ -99,7 +100,9 @@ class Jury:
         if leave_out not in LEAVE_OUT:
             raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
         if chosen not in CHOSEN:
-            raise SettingError(f"Unknown chosen {chosen!r}: say how the labels were chosen, {' or '.join(CHOSEN)}.")
+            raise SettingError(
+                f"Unknown chosen {chosen!r}: say how the labels were chosen, {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}."
+            )
         if mode not in MODES:
             raise SettingError(f"Unknown mode {mode!r}: choose one of {', '.join(MODES)}.")
         check_count(rank, "rank")
@@ -116,6 +119,7 @@ class Jury:
         self.seats = draw_seats(self.objective.num_train, jurors)
         self.rank, self.mode = rank, self._check_mode(mode)
         self._jurors: Jurors | CompressedJurors | None = None
+        self._agreement: Agreement | None = None
 
     def _check_mode(self, mode: str) -> str:
         """The mode that "auto" stands for; refuses what cannot be linearised."""
@@ -189,8 +193,7 @@ class Jury:
         with progress_bar("Counting the ballots", total=total, unit="jurors", show=self.progress) as advance:
             hearing = self._hearing(asked, question)
             verdict = hearing.verdict(hearing.hear(parallel=self.parallel, resume=resume, advance=advance))
-        plain = interval == "jackknife" and verdict.label_counts is None
-        verdict = replace(verdict, doubts=(*self.doubts, PLAIN_JACKKNIFE) if plain else self.doubts)
+        verdict = replace(verdict, grounds=self._grounds(question))
         if second_opinion:
             verdict = replace(verdict, second_opinion=self.second_opinion.doubt(asked, verdict.label))
         return verdict
@@ -230,10 +233,29 @@ class Jury:
         """The curvature operator, weight decay included; available before ``fit``."""
         return curvature_of(self.objective, self.curvature_kind, damping=self.damping)
 
+    def _grounds(self, question: Question) -> Grounds:
+        """What decides which coverage may be claimed of the answer to a question."""
+        over, against, notes = self.label_origin
+        return Grounds(
+            leave_out=self.jurors.leave_out,
+            as_printed=self.as_printed,
+            symmetric=self.retraining.symmetric,
+            votes=self.mode,
+            diffusion_chosen=question.diffusion == "auto",
+            interval=question.interval,
+            classify=self.objective.loss.name == "cross_entropy",
+            exact_ranks=question.exact,
+            dropout=largest_dropout(self.objective.model),
+            over=over,
+            against=against,
+            notes=notes,
+            agreement=self._agreement,
+        )
+
     @cached_property
-    def doubts(self) -> tuple[str, ...]:
-        """What stands against claims of coverage, a sentence each; see :meth:`jurygcn.Verdict.claim`."""
-        return doubts_about(self.objective, chosen=self.chosen, as_printed=self.as_printed)
+    def label_origin(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """What coverage is averaged over, what stands against any claim of it, and notes, as far as labels decide."""
+        return origin_of_labels(self.objective, self.chosen)
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:
@@ -272,9 +294,11 @@ class Jury:
         return health_of(self)
 
     def fidelity(self, k: int = 20, *, retraining: Retraining | None = None, seed: int = 0) -> Fidelity:
-        """Retrain ``k`` jurors and report how well the estimated ones agree with them."""
+        """Retrain ``k`` jurors and report how well the estimated ones agree; later verdicts claim accordingly."""
         self._sources.check()
-        return fidelity_of(self, k, retraining or self.retraining, seed)
+        found = fidelity_of(self, k, retraining or self.retraining, seed)
+        self._agreement = found.agreement
+        return found
 
     # --- keeping a jury --------------------------------------------------------------------------------
 

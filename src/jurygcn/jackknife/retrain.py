@@ -50,6 +50,11 @@ class Retraining:
     processes: int | None = None
     progress: bool = False
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether a juror depends on the other labels alone, and on all of them alike, as far as that can be told."""
+        return self.start == "cold" and self.remove == "loss"
+
     def __post_init__(self) -> None:
         for name, known in (("start", ("cold", "warm")), ("remove", ("loss", "node"))):
             if getattr(self, name) not in known:

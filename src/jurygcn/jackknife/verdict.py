@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.errors import SettingError
-from jurygcn.jackknife.claims import Claim, claim_at
+from jurygcn.jackknife.claims import Claim, Grounds
 from jurygcn.jackknife.display import as_line, verdict_facts, verdict_html
 from jurygcn.jackknife.intervals import check_alpha, exact_rank
 from jurygcn.jackknife.pictures import plot_node, plot_verdict
@@ -37,11 +37,10 @@ RANKINGS = {
 class Verdict:
     """The jury's verdict on m nodes.
 
-    What is promised: if the training nodes and u are exchangeable (labels drawn at random) and the jurors are
-    retrained, ``label_sets(alpha)`` holds u's true label with probability at least 1 - 2 alpha, in practice about
-    1 - alpha, with no calibration split; for regression the same holds of [lower, upper]. Estimated jurors inherit
-    this as far as they agree with retrained ones (``jury.fidelity()``). Nothing is promised after active learning, nor
-    of the classification interval [lower, upper], which is the paper's ranking score and says nothing about labels.
+    ``claim(alpha)`` says what may be claimed of the label sets, or of a regression's intervals. With retrained jurors,
+    fixed settings and labels drawn at random a theorem promises coverage of at least 1 - 2 alpha. Estimated jurors aim
+    at 1 - alpha; that is a target, not a promise. Nothing is claimed after active learning, nor of the classification
+    interval [lower, upper], which is the paper's ranking score and says nothing about labels.
 
     Attributes:
         nodes: the asked nodes, (m,).
@@ -58,7 +57,7 @@ class Verdict:
             otherwise. See :class:`jurygcn.jackknife.opinion.SecondOpinion`.
         alpha: the level of lower and upper.
         diffusion: how many times ballots were averaged over neighbourhoods before scoring labels.
-        doubts: what stands against labels drawn at random, a sentence each; coverage is promised only without any.
+        grounds: what decides which coverage may be claimed.
     """
 
     nodes: Tensor
@@ -75,7 +74,7 @@ class Verdict:
     diffusion: int = 0
     label_counts: Tensor | None = field(default=None, repr=False)
     names: list[str] | None = field(default=None, repr=False)
-    doubts: tuple[str, ...] = ()
+    grounds: Grounds = field(default_factory=Grounds, repr=False)
     second_opinion: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __len__(self) -> int:
@@ -127,14 +126,14 @@ class Verdict:
         return self.label_sets(alpha).sum(dim=1)
 
     def claim(self, alpha: float | None = None) -> Claim:
-        """What is promised of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals at their level.
+        """What is claimed of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals at their level.
 
-        Nothing is promised if labels were not drawn at random, as far as that can be told, or are too few.
+        A promise where a theorem applies, a target where the method aims at coverage without a proof, or nothing.
         """
         if self.label_counts is None:
             alpha = self.alpha
         level = check_alpha(0.1 if alpha is None else alpha, below=1.0)
-        return claim_at(level, int(self.jurors.max()) if len(self) else 0, self.doubts)
+        return self.grounds.claim(level, int(self.jurors.max()) if len(self) else 0)
 
     # --- scores ----------------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ function groupChart(group) {
   });
   svg.append(draw('line', { class: 'goal', x1: x(asked), x2: x(asked), y1: 0, y2: height - 20 }),
     draw('text', { class: 'tick', x: x(asked), y: height - 6, 'text-anchor': 'middle' }, `asked for: ${percent(asked)}`));
-  return figure(`Coverage ${group.title}`, 'Coverage is promised on average only; this is where it may differ.', svg);
+  return figure(`Coverage ${group.title}`, 'Coverage is an average; this is where it may differ.', svg);
 }
 
 function startCharts() {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jurygcn.jackknife.checkup import FAITHFUL, Fidelity, Health
+from jurygcn.jackknife.checkup import Fidelity, Health
 
 UNASKED = "Not measured. jurygcn doctor, or jury.fidelity() in Python, retrains some jurors and compares."
 
@@ -32,7 +32,7 @@ def _health(health: Health | None) -> dict[str, Any]:
 def _fidelity(fidelity: Fidelity | None) -> dict[str, Any]:
     if fidelity is None:
         return _paragraph("Fidelity", "unknown", [UNASKED])
-    state = "good" if fidelity.correlation >= FAITHFUL and "can be trusted" in fidelity.advice else "care"
+    state = "good" if fidelity.trusted else "care"
     said = [f"{len(fidelity.frame)} jurors were retrained to compare with.", fidelity.advice]
     return _paragraph("Fidelity", state, said)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -48,6 +49,8 @@ def report_on(
             f"expected a verdict on classes or on one target, got {verdict.prediction.shape[1]} targets; "
             "make a jury per target"
         )
+    if fidelity is not None:
+        verdict = replace(verdict, grounds=replace(verdict.grounds, agreement=fidelity.agreement))
     found = _evidence(jury, verdict, test_nodes, alpha)
     position = torch.full((int(jury.data.num_nodes),), -1)
     position[verdict.nodes] = torch.arange(len(verdict))

@@ -67,8 +67,7 @@ def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
         return tiles
     truth, wrong = found.truth[tested], found.wrong
     on = f"of {len(tested):,} test nodes are predicted right"
-    promised = verdict.claim(found.alpha).coverage is not None
-    asked = f"asked for: {percent(1 - found.alpha)}" if promised else "nothing is promised, see the notes"
+    asked = f"{verdict.claim(found.alpha).brief}, see the notes"
     held = f"of test nodes have their true label in the set; {asked}"
     tiles = [
         ("Accuracy", percent(measure.accuracy(verdict.label[tested], truth)), on),

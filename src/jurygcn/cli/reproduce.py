@@ -31,7 +31,8 @@ def reproduce(
         ),
     ],
     runs: Annotated[
-        int | None, typer.Option("--runs", min=1, help="Splits to average over; 20 by default, 2 with --quick.")
+        int | None,
+        given.whole("--runs", "Splits to average over; 20 by default, 2 with --quick.", most=given.MOST_REPEATS),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours: Cora, few runs.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for CSV, JSON and pictures.")] = Path("reproduced"),

@@ -20,6 +20,7 @@ MOST_LAYERS = 1_000
 MOST_DECAY = 1e6  # its square, times a parameter's, is well inside float32, which Adam's averages need
 MOST_RATE = 1e6  # Adam moves every parameter by about this much
 MOST_SEED = 2**63 - 1
+MOST_REPEATS = 10_000  # splits of a comparison, runs of a reproduction
 
 
 def check_real(value: Any, name: str, *, least: float = 0.0, most: float | None = None) -> float:

@@ -239,7 +239,7 @@ def _check_file(path: Path | None, option: str, suffix: str) -> None:
     """Refuse a file that cannot be written before the work is done."""
     if path is None:
         return
-    if path.suffix.lower() != suffix or path.is_dir():
+    if path.suffix.lower() != suffix or (path.exists() and not path.is_file()):
         raise SettingError(f"expected {option} to be a {suffix} file, got {path}; change it")
     check_out(path.parent)
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from torch_geometric.data import Data
 
+from jurygcn.checks import MOST_REPEATS
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
@@ -33,7 +34,7 @@ def evaluate(
         int | None, given.whole("--labels", "Labels of each method; 60, or the whole pool if smaller.", least=2)
     ] = None,
     splits: Annotated[
-        int, given.whole("--splits", "Random splits to average over.", most=given.MOST_REPEATS)
+        int, given.whole("--splits", "Random splits to average over.", most=MOST_REPEATS)
     ] = comparison.SPLITS,
     alpha: Annotated[
         float, given.real("--alpha", "How often label sets may miss the truth.", most=1.0)

@@ -17,13 +17,13 @@ from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import parse_memory
 from jurygcn.jackknife.claims import CHOSEN
 from jurygcn.jackknife.diffusion import MOST_STEPS
+from jurygcn.jackknife.intervals import check_alpha
 from jurygcn.jackknife.jurors import LEAVE_OUT, MODES
 from jurygcn.linalg import SOLVERS
 from jurygcn.parallel import check_parallel
 
 DEFAULT_WEIGHT_DECAY = 5e-4
 MOST_NODES = 10**9  # of a graph, and so labels and jurors; no machine holds one that large
-MOST_REPEATS = 10_000
 
 __all__ = [
     "Alpha",
@@ -82,7 +82,7 @@ def whole(option: str, about: str, *, least: int = 1, most: int = MOST_NODES) ->
     return typer.Option(option, parser=parse, metavar="INTEGER", help=about)
 
 
-def real(option: str, about: str, *, most: float) -> Any:
+def real(option: str, about: str, *, most: float, callback: Callable[[float], float] | None = None) -> Any:
     """An option that takes a number between 0 and a bound, in digits 0 to 9."""
 
     def parse(text: Any) -> float:
@@ -92,7 +92,7 @@ def real(option: str, about: str, *, most: float) -> Any:
             raise typer.BadParameter(f"expected a number between 0 and {most:g}, got {in_short(text)}; change it")
         return number
 
-    return typer.Option(option, parser=parse, metavar="NUMBER", help=about)
+    return typer.Option(option, parser=parse, callback=callback, metavar="NUMBER", help=about)
 
 
 # The same option has another meaning or default in some commands, and the same bounds in all.
@@ -111,6 +111,10 @@ def _diffusion(value: str) -> str:
             f"got {in_short(value)}; change it"
         )
     return value
+
+
+def _alpha(value: float) -> float:
+    return check_alpha(value)
 
 
 def _parallel(value: str | None) -> str | None:
@@ -155,7 +159,7 @@ Checkpoint = Annotated[
         "--train-nodes, unless the run.json of jurygcn train lies beside it.",
     ),
 ]
-Alpha = Annotated[float, real("--alpha", "Level of the interval behind width.", most=0.5)]
+Alpha = Annotated[float, real("--alpha", "Level of the interval behind width.", most=0.5, callback=_alpha)]
 LeaveOut = Annotated[
     str,
     typer.Option(

@@ -57,8 +57,10 @@ def check_count(value: Any, name: str, *, least: int = 1, most: int | None = Non
 
 def in_short(value: Any) -> str:
     """The value as Python writes it, cut where it is long; Python refuses to write numbers of thousands of digits."""
-    if isinstance(value, Integral) and abs(int(value)) >= 10**LONGEST:
-        return f"a number of more than {LONGEST} digits"
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)  # NumPy's numbers say their type
+        if abs(value) >= 10**LONGEST:
+            return f"a number of more than {LONGEST} digits"
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 

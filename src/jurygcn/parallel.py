@@ -245,7 +245,8 @@ def check_parallel(parallel: int | str | None) -> int | str | None:
     """What ``parallel`` stands for: a number of local processes, a scheduler's address, or None."""
     if parallel is None:
         return None
-    words = {"serial": "1", "processes": "-1"}.get(str(parallel), str(parallel).removeprefix("processes:"))
+    text = parallel if isinstance(parallel, str) else in_short(parallel)
+    words = {"serial": "1", "processes": "-1"}.get(text, text.removeprefix("processes:"))
     if re.fullmatch(r"-1|[1-9][0-9]{0,8}", words) and int(words) <= MOST_PROCESSES and not isinstance(parallel, bool):
         return int(cpu_count()) if words == "-1" else int(words)
     address = re.fullmatch(r"(dask|tcp|tls)(://.+:[0-9]{1,5})", words)

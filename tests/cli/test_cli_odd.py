@@ -265,7 +265,7 @@ quantify karate {QUICK} --jurors 1
 doctor karate {QUICK} --retrain 0
 doctor karate {QUICK} --retrain 2
 active next karate {QUICK} --batch 1
-active next karate {QUICK} --labels @good.csv --candidates @nodes.txt
+active next karate {QUICK} --labels @good.csv --candidates @nodes.txt --batch 3
 active run karate {QUICK} --initial 2 --budget 4 --step 1000000000
 active run karate {QUICK} --initial 0 --budget 4 --step 4 --strategy random
 report @done/report.json --json

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from children import wait_for
 from invoke import FAST, run
 from processes import PROGRAM, forked, start
 
 import jurygcn
+from children import wait_for
 from jurygcn import files
 from jurygcn.cli import COMMANDS, train
 from jurygcn.cli.reporting import load

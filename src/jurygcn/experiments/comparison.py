@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn import semi
-from jurygcn.checks import MOST_REPEATS, check_count
+from jurygcn.checks import MOST_REPEATS, check_count, in_short
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import (
@@ -141,7 +141,8 @@ class Trial:
         split = paper_split(data, seed=seed)
         if labels > len(split.pool):
             raise SettingError(
-                f"expected at most the {len(split.pool)} labels of the pool, got {labels}; lower the number of labels"
+                f"expected at most the {len(split.pool)} labels of the pool, got {in_short(labels)}; lower the "
+                "number of labels"
             )
         return cls(data, split, random_labels(split.pool, labels, seed=seed), torch.zeros(len(split.test)).bool())
 

@@ -1,14 +1,31 @@
-"""Jackknife uncertainty for graph neural networks: which predictions to trust, which node to label next."""
+"""Jackknife uncertainty for graph neural networks: which predictions to trust, which node to label next.
 
-from importlib.metadata import version
+Names are imported when they are first used, so that `jurygcn --help` and Ctrl-C need not wait for torch.
+"""
 
-from jurygcn import active, bandit, semi
-from jurygcn.data import load_dataset
-from jurygcn.errors import JuryError
-from jurygcn.jackknife import Jury, Retraining, Verdict
-from jurygcn.models import GCN, train
+from __future__ import annotations
 
-__version__ = version("jurygcn")
+TYPE_CHECKING = False  # type checkers know this name; `typing` itself takes longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any
+
+    from jurygcn import active, bandit, semi
+    from jurygcn.data import load_dataset
+    from jurygcn.errors import JuryError
+    from jurygcn.jackknife import Jury, Retraining, Verdict
+    from jurygcn.models import GCN, train
+
+    __version__: str
+
+_HOMES = {
+    "GCN": "models",
+    "Jury": "jackknife",
+    "JuryError": "errors",
+    "Retraining": "jackknife",
+    "Verdict": "jackknife",
+    "load_dataset": "data",
+    "train": "models",
+}
 __all__ = [
     "GCN",
     "Jury",
@@ -22,3 +39,26 @@ __all__ = [
     "semi",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a module of the package."""
+    from importlib import import_module
+
+    if name == "__version__":
+        value = import_module("importlib.metadata").version("jurygcn")
+    elif name in _HOMES:
+        value = getattr(import_module(f"jurygcn.{_HOMES[name]}"), name)
+    else:
+        try:
+            value = import_module(f"jurygcn.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"jurygcn.{name}":  # a package that the module needs
+                raise
+            raise AttributeError(f"module 'jurygcn' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where what a killed process leaves behind stays there
     fcntl = None  # type: ignore[assignment]
 
+LARGEST_TEXT = 256 << 20  # bytes; as Python's objects they take some twenty times as much
 FRESH = 60.0  # seconds in which a temporary file is left alone: its writer may not have locked it yet
 
 
@@ -47,10 +50,26 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def open_text(path: Path, *, encoding: str = "utf-8-sig") -> TextIO:
+    """Open a file that the user named, for reading with its line ends as they are.
+
+    A folder, a device, a pipe or a file beyond `LARGEST_TEXT` is an OSError: they could block, or never end.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
+        raise OSError(errno.EINVAL, f"{what} instead of a file", str(path))
+    if status.st_size > LARGEST_TEXT:
+        size = f"{status.st_size / 2**20:,.0f} MiB, over the {LARGEST_TEXT >> 20} MiB that are read"
+        raise OSError(errno.EFBIG, f"a file of {size}", str(path))
+    return path.open(newline="", encoding=encoding)
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file; whatever is not JSON, or nested beyond reason, is a ValueError."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        with open_text(path, encoding="utf-8") as file:
+            return json.load(file, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("lists within lists without end") from None
 

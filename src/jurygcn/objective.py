@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Data
 
-from jurygcn.checks import all_finite, check_real
+from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
@@ -220,8 +220,6 @@ class Objective:
     # --- checks at the edge ------------------------------------------------------------------------------
 
     def _decay_vector(self, weight_decay: float | Mapping[str, float]) -> Tensor:
-        for value in weight_decay.values() if isinstance(weight_decay, Mapping) else [weight_decay]:
-            check_real(value, "weight_decay")
         given = {
             id(p): float(group["weight_decay"])  # type: ignore[arg-type]
             for group in parameter_groups(self.model, weight_decay)

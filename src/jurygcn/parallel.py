@@ -29,6 +29,7 @@ import torch
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 
+from jurygcn.checks import in_short
 from jurygcn.errors import JuryError, JuryWarning, SettingError
 
 B = TypeVar("B")
@@ -36,6 +37,7 @@ R = TypeVar("R")
 Recipe = Callable[[], Callable[[B], R]]
 
 ATTEMPTS = 2  # with workers; what is still not done then is done here
+MOST_PROCESSES = 1024
 PATIENCE = 10.0  # seconds for a scheduler to answer and for a first worker to appear
 
 
@@ -243,14 +245,15 @@ def check_parallel(parallel: int | str | None) -> int | str | None:
     """What ``parallel`` stands for: a number of local processes, a scheduler's address, or None."""
     if parallel is None:
         return None
-    words = {"serial": "1", "processes": "-1"}.get(str(parallel), str(parallel).removeprefix("processes:"))
-    if re.fullmatch(r"-1|[1-9]\d*", words) and not isinstance(parallel, bool):
+    text = parallel if isinstance(parallel, str) else in_short(parallel)
+    words = {"serial": "1", "processes": "-1"}.get(text, text.removeprefix("processes:"))
+    if re.fullmatch(r"-1|[1-9][0-9]{0,8}", words) and int(words) <= MOST_PROCESSES and not isinstance(parallel, bool):
         return int(cpu_count()) if words == "-1" else int(words)
-    address = re.fullmatch(r"(dask|tcp|tls)(://.+:\d+)", words)
+    address = re.fullmatch(r"(dask|tcp|tls)(://.+:[0-9]{1,5})", words)
     if address is None:
         raise SettingError(
-            "expected parallel to be 'serial', a number of processes such as 2 (-1 for all cores), or "
-            f"'dask://host:port', got {parallel!r}; choose one"
+            f"expected parallel to be 'serial', a number of processes up to {MOST_PROCESSES} (-1 for all cores), or "
+            f"'dask://host:port', got {in_short(parallel)}; choose one"
         )
     return address[1].replace("dask", "tcp") + address[2]
 

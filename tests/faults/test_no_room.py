@@ -139,7 +139,7 @@ def test_nothing_can_be_written(place: Place, writer: str, tmp_path: Path):
 
 # --- standard output, memory ----------------------------------------------------------------------------------
 
-PROGRAM = [sys.executable, "-c", "from jurygcn.cli import main; main()"]
+PROGRAM = [sys.executable, "-m", "jurygcn"]
 
 
 def test_standard_output_is_full():

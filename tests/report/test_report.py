@@ -222,6 +222,7 @@ def test_the_page_points_nowhere():
     assert policy.startswith("default-src 'none'")
     assert re.search(r"script-src 'sha256-[\w+/=]+'", policy)
     assert "unsafe-eval" not in policy
+    assert {"base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
 
 
 def test_script_data_cannot_leave_its_element():

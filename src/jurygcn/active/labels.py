@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.errors import DataError
-from jurygcn.files import write_text
+from jurygcn.files import open_text, write_text
 from jurygcn.spreadsheet import as_csv, unquoted
 
 
@@ -70,7 +70,7 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
 def has_labels(path: Path) -> bool:
     """Whether the file is a CSV table with the columns node and label."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with open_text(path) as file:
             heading = next(csv.reader(file), [])
     except (OSError, UnicodeDecodeError, csv.Error):
         return False  # whoever reads it for good says what is wrong
@@ -80,7 +80,7 @@ def has_labels(path: Path) -> bool:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line numbers and rows of a CSV file with the columns node and label; cells as they were before `quoted`."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with open_text(path) as file:
             yield from _table(csv.DictReader(file), path)
     except csv.Error as error:
         raise DataError(f"expected a CSV table in {path.name}, got {error}; save it anew") from error

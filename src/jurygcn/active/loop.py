@@ -23,6 +23,7 @@ from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import find_strategy
 from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
+from jurygcn.checks import in_short
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
@@ -69,9 +70,10 @@ def run(
         raise DataError("expected a graph with at least two classes, got none or regression targets; give labels")
     schedule = Schedule.of(data, initial=initial, budget=budget, step=step, count_initial=count_initial)
     split, recipe = split or paper_split(data, seed=seed), recipe or Recipe()
-    if schedule.sizes[-1] > len(split.pool):
+    if schedule.last > len(split.pool):
         raise SettingError(
-            f"expected at most the {len(split.pool)} labels of the pool, got a budget of {schedule.sizes[-1]}; lower it"
+            f"expected at most the {len(split.pool)} labels of the pool, got a budget of {in_short(schedule.last)}; "
+            "lower it"
         )
     settings = {
         "strategy": name,

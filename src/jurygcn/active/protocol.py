@@ -61,6 +61,11 @@ class Schedule:
         return cls(first, last, stride, count_initial)
 
     @property
+    def last(self) -> int:
+        """Labels at the end of the run."""
+        return self.budget if self.count_initial else self.initial + self.budget
+
+    @property
     def sizes(self) -> list[int]:
         """Labels after each step, the initial ones first."""
         if self.count_initial:

@@ -7,27 +7,32 @@ from typing import Annotated
 import typer
 
 import jurygcn
-from jurygcn.cli import active, data, demo, doctor, evaluate, quantify, report, reproduce, train
-from jurygcn.cli.reporting import Commands
+from jurygcn.cli.reporting import MARKUP, Commands
+
+# Each is a module here, with a function of its name or with an app. It is imported when it is asked for.
+COMMANDS = {
+    "demo": "Fetch Cora, train a GCN on 100 random labels, and show which predictions to trust.",
+    "train": "Train on some labelled nodes and print the test accuracy.",
+    "quantify": "Train or load a GCN, and let the jury say how far to trust each of its predictions.",
+    "doctor": "Check what the verdict rests on: convergence, curvature, solver, and agreement with retrained jurors.",
+    "report": "Write one HTML page about the results in a folder: tables, charts, neighbourhoods. It works offline.",
+    "evaluate": "Compare the jury with other methods on the same splits of a graph whose labels are known.",
+    "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers beside ours.",
+    "active": "Choose the next nodes to label, and learn from the answers.",
+    "data": "List, inspect and fetch graphs.",
+}
 
 app = typer.Typer(
     name="jurygcn",
     cls=Commands,
     help="Which of my GNN's predictions can I trust?",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
 )
-app.command()(demo.demo)
-app.command()(train.train)
-app.command()(quantify.quantify)
-app.command()(doctor.doctor)
-app.command()(report.report)
-app.command()(evaluate.evaluate)
-app.command()(reproduce.reproduce)
-app.add_typer(active.app, name="active")
-app.add_typer(data.app, name="data")
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)  # `Commands` puts the real one in its place
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,8 +48,3 @@ def _root(
     ] = False,
 ) -> None:
     del version  # its callback has printed it
-
-
-def main() -> None:
-    """The console script."""
-    app()

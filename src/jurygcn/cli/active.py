@@ -51,17 +51,15 @@ Known = Annotated[
 Classes = Annotated[
     str | None, typer.Option("--classes", help="The classes, with commas, for a graph that came without labels.")
 ]
-Dropout = Annotated[float, typer.Option("--dropout", help="Dropout of the GCN that is trained at each step.")]
-Decay = Annotated[
-    float, typer.Option("--weight-decay", callback=given.not_negative("--weight-decay"), help="L2 penalty.")
-]
+Dropout = Annotated[float, given.dropout("Dropout of the GCN that is trained at each step.")]
+Decay = Annotated[float, given.weight_decay("L2 penalty.")]
 
 
 @app.command("next")
 def next_nodes(
     data: given.Name,
     labels: Known = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="How many nodes.")] = 20,
+    batch: Annotated[int, given.whole("--batch", "How many nodes.")] = 20,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="tasks.json for Label Studio; tasks.csv and tasks.xml appear beside it."),
@@ -145,9 +143,9 @@ def add(
 def run_loop(
     data: given.Name,
     strategy: StrategyName = "jury-design",
-    initial: Annotated[int | None, typer.Option("--initial", min=0, help="Random labels to begin with.")] = None,
-    budget: Annotated[int | None, typer.Option("--budget", min=1, help="Labels in all.")] = None,
-    step: Annotated[int | None, typer.Option("--step", min=1, help="Labels between two trainings.")] = None,
+    initial: Annotated[int | None, given.whole("--initial", "Random labels to begin with.", least=0)] = None,
+    budget: Annotated[int | None, given.whole("--budget", "Labels in all.")] = None,
+    step: Annotated[int | None, given.whole("--step", "Labels between two trainings.")] = None,
     count_initial: Annotated[
         bool, typer.Option("--count-initial/--initial-on-top", help="Whether the budget counts the initial labels.")
     ] = True,
@@ -158,7 +156,7 @@ def run_loop(
         ),
     ] = None,
     stop_at: Annotated[
-        float | None, typer.Option("--stop-at", help="End early at this validation accuracy, between 0 and 1.")
+        float | None, given.real("--stop-at", "End early at this validation accuracy, between 0 and 1.", most=1.0)
     ] = None,
     stop_settled: Annotated[
         bool, typer.Option("--stop-settled", help="End early when new labels no longer change the predictions.")
@@ -241,7 +239,7 @@ def _check_file(path: Path | None, option: str, suffix: str) -> None:
     """Refuse a file that cannot be written before the work is done."""
     if path is None:
         return
-    if path.suffix.lower() != suffix or path.is_dir():
+    if path.suffix.lower() != suffix or (path.exists() and not path.is_file()):
         raise SettingError(f"expected {option} to be a {suffix} file, got {path}; change it")
     check_out(path.parent)
 

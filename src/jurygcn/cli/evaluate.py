@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from torch_geometric.data import Data
 
+from jurygcn.checks import MOST_REPEATS
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
@@ -18,7 +19,6 @@ from jurygcn.data import sizes
 from jurygcn.experiments import comparison
 from jurygcn.experiments.comparison import METHODS, SAME, Evaluation
 from jurygcn.experiments.experiment import records
-from jurygcn.jackknife.intervals import check_alpha
 
 NOTE = (
     "Each score is to catch the errors of its own method's model. The GCN that the jury judges is the one of "
@@ -31,14 +31,13 @@ NOTE = (
 def evaluate(
     name: given.Name,
     labels: Annotated[
-        int | None, typer.Option("--labels", min=2, help="Labels of each method; 60, or the whole pool if smaller.")
+        int | None, given.whole("--labels", "Labels of each method; 60, or the whole pool if smaller.", least=2)
     ] = None,
-    splits: Annotated[int, typer.Option("--splits", min=1, help="Random splits to average over.")] = comparison.SPLITS,
+    splits: Annotated[
+        int, given.whole("--splits", "Random splits to average over.", most=MOST_REPEATS)
+    ] = comparison.SPLITS,
     alpha: Annotated[
-        float,
-        typer.Option(
-            "--alpha", callback=lambda a: check_alpha(a, below=1.0), help="How often label sets may miss the truth."
-        ),
+        float, given.real("--alpha", "How often label sets may miss the truth.", most=1.0)
     ] = comparison.ALPHA,
     methods: Annotated[
         str, typer.Option("--methods", help=f"Some of {', '.join(METHODS)}, with commas between.")

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from jurygcn.data import check_nodes, labelled
 from jurygcn.errors import DataError
-from jurygcn.files import read_json
+from jurygcn.files import open_text, read_json
 from jurygcn.spreadsheet import unquoted
 
 HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
@@ -89,7 +89,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _from_lines(path: Path, data: Data) -> list[int]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with open_text(path) as file:
         rows = csv.reader(file)
         cells = [(rows.line_num, row[0].strip()) for row in rows if row and row[0].strip()]
     cells = [(line, unquoted(cell)) for line, cell in cells if not cell.startswith("#")]

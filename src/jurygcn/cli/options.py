@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, MOST_RATE, in_short
 from jurygcn.cli.data import AsJson, Name
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import parse_memory
 from jurygcn.jackknife.claims import CHOSEN
+from jurygcn.jackknife.diffusion import MOST_STEPS
 from jurygcn.jackknife.intervals import check_alpha
 from jurygcn.jackknife.jurors import LEAVE_OUT, MODES
 from jurygcn.linalg import SOLVERS
 from jurygcn.parallel import check_parallel
 
 DEFAULT_WEIGHT_DECAY = 5e-4
+MOST_NODES = 10**9  # of a graph, and so labels and jurors; no machine holds one that large
 
 __all__ = [
     "Alpha",
@@ -64,21 +68,53 @@ def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
     return check
 
 
-def not_negative(option: str) -> Callable[[float | None], float | None]:
-    """A check that the option is finite and at least 0."""
+def whole(option: str, about: str, *, least: int = 1, most: int = MOST_NODES) -> Any:
+    """An option that takes a whole number between two bounds, in digits 0 to 9."""
 
-    def check(value: float | None) -> float | None:
-        if value is not None and not 0.0 <= value < math.inf:
-            raise SettingError(f"expected {option} to be a number of at least 0, got {value}; change it")
-        return value
+    def parse(text: Any) -> int:
+        number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", str(text)) else None
+        if number is None or not least <= number <= most:
+            raise typer.BadParameter(
+                f"expected a whole number between {least} and {most}, got {in_short(text)}; change it"
+            )
+        return number
 
-    return check
+    return typer.Option(option, parser=parse, metavar="INTEGER", help=about)
+
+
+def real(option: str, about: str, *, most: float, callback: Callable[[float], float] | None = None) -> Any:
+    """An option that takes a number between 0 and a bound, in digits 0 to 9."""
+
+    def parse(text: Any) -> float:
+        written = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", str(text))
+        number = float(text) if written else -1.0
+        if not 0.0 <= number <= most:
+            raise typer.BadParameter(f"expected a number between 0 and {most:g}, got {in_short(text)}; change it")
+        return number
+
+    return typer.Option(option, parser=parse, callback=callback, metavar="NUMBER", help=about)
+
+
+# The same option has another meaning or default in some commands, and the same bounds in all.
+epochs = partial(whole, "--epochs", most=MOST_EPOCHS)
+hidden = partial(whole, "--hidden", most=MOST_HIDDEN)
+layers = partial(whole, "--layers", most=MOST_LAYERS)
+learning_rate = partial(real, "--lr", most=MOST_RATE)
+weight_decay = partial(real, "--weight-decay", most=MOST_DECAY)
+dropout = partial(real, "--dropout", most=1.0)
 
 
 def _diffusion(value: str) -> str:
-    if value != "auto" and not (value.isascii() and value.isdigit()):
-        raise SettingError(f"expected --diffusion to be auto or a number of steps such as 0, 1 or 2, got {value!r}")
+    if value != "auto" and not (re.fullmatch("[0-9]{1,9}", value) and int(value) <= MOST_STEPS):
+        raise SettingError(
+            f"expected --diffusion to be auto or a whole number of steps between 0 and {MOST_STEPS}, "
+            f"got {in_short(value)}; change it"
+        )
     return value
+
+
+def _alpha(value: float) -> float:
+    return check_alpha(value)
 
 
 def _parallel(value: str | None) -> str | None:
@@ -92,9 +128,9 @@ def _memory(value: str) -> str:
 
 
 Labels = Annotated[
-    int | None, typer.Option("--labels", help="Nodes to label at random; 100, or the whole pool if smaller.")
+    int | None, whole("--labels", "Nodes to label at random; 100, or the whole pool if smaller.", least=0)
 ]
-PerClass = Annotated[int | None, typer.Option("--per-class", help="Nodes to label in each class, instead.")]
+PerClass = Annotated[int | None, whole("--per-class", "Nodes to label in each class, instead.", least=0)]
 TrainNodes = Annotated[
     Path | None,
     typer.Option(
@@ -103,22 +139,16 @@ TrainNodes = Annotated[
         "label, whose labels are then used; the run.json of a run; or the word all, for every labelled node.",
     ),
 ]
-Epochs = Annotated[int, typer.Option("--epochs", help="Training epochs.")]
-LearningRate = Annotated[float, typer.Option("--lr", help="Adam's learning rate.")]
+Epochs = Annotated[int, epochs("Training epochs.")]
+LearningRate = Annotated[float, learning_rate("Adam's learning rate.")]
 WeightDecay = Annotated[
     float | None,
-    typer.Option(
-        "--weight-decay",
-        callback=not_negative("--weight-decay"),
-        help=f"L2 penalty, part of the objective that jurors minimise; {DEFAULT_WEIGHT_DECAY:g} by default.",
-    ),
+    weight_decay(f"L2 penalty, part of the objective that jurors minimise; {DEFAULT_WEIGHT_DECAY:g} by default."),
 ]
-Dropout = Annotated[
-    float, typer.Option("--dropout", help="Dropout; 0 if the model is to be quantified, so that it has an optimum.")
-]
-Hidden = Annotated[int, typer.Option("--hidden", min=1, help="Hidden units per layer.")]
-Layers = Annotated[int, typer.Option("--layers", min=1, help="Graph convolutions.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of split, labels and weights.")]
+Dropout = Annotated[float, dropout("Dropout; 0 if the model is to be quantified, so that it has an optimum.")]
+Hidden = Annotated[int, hidden("Hidden units per layer.")]
+Layers = Annotated[int, layers("Graph convolutions.")]
+Seed = Annotated[int, whole("--seed", "Seed of split, labels and weights.", least=0, most=2**32 - 1)]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder to write the results to.")]
 Page = Annotated[Path | None, typer.Option("--report", help="An HTML page to write about the verdict; works offline.")]
 Checkpoint = Annotated[
@@ -129,9 +159,7 @@ Checkpoint = Annotated[
         "--train-nodes, unless the run.json of jurygcn train lies beside it.",
     ),
 ]
-Alpha = Annotated[
-    float, typer.Option("--alpha", callback=lambda a: check_alpha(a), help="Level of the interval behind width.")
-]
+Alpha = Annotated[float, real("--alpha", "Level of the interval behind width.", most=0.5, callback=_alpha)]
 LeaveOut = Annotated[
     str,
     typer.Option(
@@ -181,9 +209,7 @@ Chosen = Annotated[
         "no coverage is claimed.",
     ),
 ]
-NumJurors = Annotated[
-    int | None, typer.Option("--jurors", min=1, help="Seat only this many jurors, drawn at random; all by default.")
-]
+NumJurors = Annotated[int | None, whole("--jurors", "Seat only this many jurors, drawn at random; all by default.")]
 Parallel = Annotated[
     str | None,
     typer.Option(
@@ -194,5 +220,5 @@ Memory = Annotated[
     str, typer.Option("--memory", callback=_memory, help="How much a batch of ballots may take, in each process.")
 ]
 Retrain = Annotated[
-    int, typer.Option("--retrain", min=0, help="Jurors to retrain and compare with; 0 for the cheap checks only.")
+    int, whole("--retrain", "Jurors to retrain and compare with; 0 for the cheap checks only.", least=0)
 ]

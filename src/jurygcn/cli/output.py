@@ -32,15 +32,17 @@ def check_out(folder: Path | None) -> None:
         raise SettingError(f"expected an --out that can be written to, got no permission in {nearest}; choose another")
 
 
-def check_page(path: Path | None) -> None:
+def check_page(path: Path | None, option: str = "--report") -> None:
     """Refuse a page that cannot be written before the work is done."""
     if path is None:
         return
     if path.is_dir():
-        raise SettingError(f"expected --report to be a file, got the folder {path}; add a name such as report.html")
+        raise SettingError(f"expected {option} to be a file, got the folder {path}; add a name such as report.html")
+    if path.exists() and not path.is_file():
+        raise SettingError(f"expected {option} to be a file, got the device, pipe or socket {path}; choose another")
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise SettingError(f"expected a --report that can be written, got {nearest} in the way; choose another")
+        raise SettingError(f"expected a {option} that can be written, got {nearest} in the way; choose another")
 
 
 def write_content(report: Report) -> Writer:

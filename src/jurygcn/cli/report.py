@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from jurygcn.cli import options as given
-from jurygcn.cli.output import say_written, write_page
+from jurygcn.cli.output import check_page, say_written, write_page
 from jurygcn.cli.reporting import print_json
 from jurygcn.report import Report
 
@@ -25,6 +25,7 @@ def report(
 
     Nothing is computed again.
     """
+    check_page(out, "--out")
     found = Report.load(folder)
     beside = folder if folder.is_dir() else folder.parent
     path = write_page(found, beside / PAGE if out is None else out)

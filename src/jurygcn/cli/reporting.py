@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 import threading
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from importlib import import_module
+from typing import Any, Literal, TextIO
 
 import typer
 from rich.console import Console
@@ -20,9 +22,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from typer.core import TyperGroup
 
+from jurygcn import signals
 from jurygcn.errors import DataNotice, JuryError, JuryWarning
 
-BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
+BAD_INPUT, UNEXPECTED = 2, 1
+MARKUP: Literal["markdown"] = "markdown"  # of help texts
 STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone surrogates, line ends
 SPINNER_AFTER = 1.0  # seconds
 
@@ -49,13 +53,35 @@ class Commands(TyperGroup):
             sys.exit(code if isinstance(code, int) else 0)
         return code
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the words name, imported now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        with signals.working(False):
+            return name, command if name is None else load(name), rest
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; Ctrl-C ends it with a word."""
+        """Run the chosen command; Ctrl-C and termination end it with a word."""
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            say("Interrupted", style="red")
-            raise typer.Exit(INTERRUPTED) from None
+            with signals.working():
+                return super().invoke(ctx)
+        except BaseException as error:
+            number = signals.received()  # other libraries turn KeyboardInterrupt into errors of their own
+            if number is None and not isinstance(error, KeyboardInterrupt):
+                raise
+            number = number or signal.SIGINT
+            say(signals.WORDS[signal.Signals(number)], style="red")
+            raise typer.Exit(128 + number) from None
+
+
+def load(name: str) -> Any:
+    """The command or group that a module of this package holds, with all its options."""
+    module = import_module(f"jurygcn.cli.{name}")
+    whole = typer.Typer(rich_markup_mode=MARKUP)
+    if hasattr(module, "app"):
+        whole.add_typer(module.app, name=name)
+    else:
+        whole.command(name)(getattr(module, name))
+    return typer.main.get_group(whole).commands[name]
 
 
 def report(error: Exception) -> int:

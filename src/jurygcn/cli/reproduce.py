@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from jurygcn.checks import MOST_REPEATS
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written
 from jurygcn.cli.reporting import print_json, shown
@@ -31,7 +32,8 @@ def reproduce(
         ),
     ],
     runs: Annotated[
-        int | None, typer.Option("--runs", min=1, help="Splits to average over; 20 by default, 2 with --quick.")
+        int | None,
+        given.whole("--runs", "Splits to average over; 20 by default, 2 with --quick.", most=MOST_REPEATS),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours: Cora, few runs.")] = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for CSV, JSON and pictures.")] = Path("reproduced"),

@@ -25,14 +25,13 @@ Method = Annotated[
         help=f"{', '.join(METHOD_NAMES)}. All but gcn have their authors' settings unless you say otherwise.",
     ),
 ]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Training epochs; 100 for gcn, or the method's own.")]
-LearningRate = Annotated[float | None, typer.Option("--lr", help="Adam's learning rate; 0.01, or the method's own.")]
+Epochs = Annotated[int | None, given.epochs("Training epochs; 100 for gcn, or the method's own.")]
+LearningRate = Annotated[float | None, given.learning_rate("Adam's learning rate; 0.01, or the method's own.")]
 Dropout = Annotated[
-    float | None,
-    typer.Option("--dropout", help="Dropout; 0 for gcn, so that it has an optimum to quantify, or the method's own."),
+    float | None, given.dropout("Dropout; 0 for gcn, so that it has an optimum to quantify, or the method's own.")
 ]
-Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Hidden units; 16, or the method's own.")]
-Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Graph convolutions of gcn; 2.")]
+Hidden = Annotated[int | None, given.hidden("Hidden units; 16, or the method's own.")]
+Layers = Annotated[int | None, given.layers("Graph convolutions of gcn; 2.")]
 
 
 def train(

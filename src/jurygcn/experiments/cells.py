@@ -14,6 +14,7 @@ import torch
 
 from jurygcn.data import cache_folder
 from jurygcn.errors import SettingError
+from jurygcn.files import open_text
 from jurygcn.progress import progress_bar
 
 Cell = dict[str, Any]
@@ -37,9 +38,16 @@ class Cells:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
                 self.path.unlink(missing_ok=True)
-            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+            text = ""
+            if self.path.exists():
+                with open_text(self.path, encoding="utf-8") as file:
+                    text = file.read()
         except OSError as error:
             raise SettingError(f"expected to keep results in {folder}, got {error.strerror}; choose another") from error
+        except UnicodeDecodeError as error:
+            raise SettingError(
+                f"expected results that jurygcn wrote in {self.path}, got other bytes; choose another folder"
+            ) from error
         self.cut_off = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
             try:

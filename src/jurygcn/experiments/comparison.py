@@ -18,6 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn import semi
+from jurygcn.checks import MOST_REPEATS, check_count, in_short
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import (
@@ -140,7 +141,8 @@ class Trial:
         split = paper_split(data, seed=seed)
         if labels > len(split.pool):
             raise SettingError(
-                f"expected at most the {len(split.pool)} labels of the pool, got {labels}; lower the number of labels"
+                f"expected at most the {len(split.pool)} labels of the pool, got {in_short(labels)}; lower the "
+                "number of labels"
             )
         return cls(data, split, random_labels(split.pool, labels, seed=seed), torch.zeros(len(split.test)).bool())
 
@@ -271,8 +273,9 @@ def evaluate(
     strange = [name for name in methods if name not in METHODS]
     if strange or not methods:
         raise SettingError(f"expected methods of {', '.join(METHODS)}, got {strange or 'none'}; choose some of these")
-    if splits < 1 or (labels is not None and labels < 2):
-        raise SettingError(f"expected at least 1 split and 2 labels, got {splits} and {labels}; raise them")
+    check_count(splits, "splits", most=MOST_REPEATS)
+    if labels is not None:
+        check_count(labels, "labels", least=2)
     pool = len(paper_split(data, seed=0).pool)
     setting = Setting(data, min(LABELS, pool) if labels is None else labels, alpha)
     Trial.of(data, setting.labels, 0)  # refuses too many labels before anything is trained

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from jurygcn.canvas import save_figure
-from jurygcn.errors import SettingError
+from jurygcn.checks import MOST_REPEATS, check_count
 from jurygcn.experiments.cells import Cell, Cells, Row, environment
 from jurygcn.files import replacing, write_text
 
@@ -81,8 +81,7 @@ def run_experiment(
     ``finished`` measures nothing more and sums up what is there; ``progress`` shows a bar on stderr.
     """
     scope = Scope((QUICK_RUNS if quick else RUNS) if runs is None else runs, quick)
-    if scope.runs < 1:
-        raise SettingError(f"expected at least 1 run, got {scope.runs}; raise it")
+    check_count(scope.runs, "runs", most=MOST_REPEATS)
     stem = f"{name}.quick" if quick else name
     kept, wanted = Cells(stem, experiment.stamp, folder=out), list(experiment.cells(scope))
     kept.measure([] if finished else wanted, experiment.measure, what=experiment.title, show=progress)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch_geometric.data import Data
 
+from jurygcn.checks import in_short
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.objective import Objective
@@ -122,7 +123,9 @@ def predictions_at(objective: Objective, nodes: Tensor) -> Tensor:
 
 def parse_memory(memory: str) -> float:
     """Bytes from words such as '2GB' or '500MB'."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)i?B?\s*", str(memory), flags=re.IGNORECASE)
+    written = r"\s*([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)\s*([KMGT]?)i?B?\s*"
+    text = memory if isinstance(memory, str) else in_short(memory)
+    match = re.fullmatch(written, text, flags=re.IGNORECASE | re.ASCII)
     if match is None or float(match[1]) <= 0:
-        raise SettingError(f"memory must read like '2GB' or '500MB', got {memory!r}.")
+        raise SettingError(f"memory must read like '2GB' or '500MB', got {in_short(memory)}.")
     return float(match[1]) * UNITS[match[2].upper()]

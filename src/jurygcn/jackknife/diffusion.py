@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.checks import in_short
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import Propagation, is_everything, reached_rows
 from jurygcn.models.sparse import SparseMatrix
 
 CANDIDATES = (0, 1, 2)
+# Each step is one more product and one more slice of the graph to keep. After so many steps the votes on most graphs
+# are averages of whole components, and further steps change nothing.
+MOST_STEPS = 100
 
 
 class Diffusion:
@@ -64,9 +68,11 @@ class Diffusion:
     def _check(steps: int | str) -> tuple[int, ...]:
         if steps == "auto":
             return CANDIDATES
-        if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0:
+        if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps <= MOST_STEPS:
             return (steps,)
-        raise SettingError(f"diffusion must be 'auto' or a number of steps such as 0, 1 or 2, got {steps!r}.")
+        raise SettingError(
+            f"diffusion must be 'auto' or a whole number of steps between 0 and {MOST_STEPS}, got {in_short(steps)}."
+        )
 
 
 def take(votes: Tensor, index: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from jurygcn.checks import in_short
 from jurygcn.errors import SettingError
 
 # values per node that wait before all but the smallest are dropped: picking those costs, so it is not done every time
@@ -37,7 +38,9 @@ def exact_rank(alpha: float, count: int) -> int:
 def check_alpha(alpha: float, *, below: float = 0.5) -> float:
     """A miscoverage level strictly between 0 and ``below``."""
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0.0 < alpha < below:
-        raise SettingError(f"alpha must lie strictly between 0 and {below:g} (for example 0.025), got {alpha!r}.")
+        raise SettingError(
+            f"alpha must lie strictly between 0 and {below:g} (for example 0.025), got {in_short(alpha)}."
+        )
     return float(alpha)
 
 

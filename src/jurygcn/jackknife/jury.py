@@ -17,7 +17,7 @@ from jurygcn.checks import check_count
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
-from jurygcn.jackknife.ballots import Ballots
+from jurygcn.jackknife.ballots import Ballots, parse_memory
 from jurygcn.jackknife.checkup import Fidelity, Health, fidelity_of, health_of, largest_dropout
 from jurygcn.jackknife.claims import CHOSEN, Agreement, Grounds, origin_of_labels
 from jurygcn.jackknife.display import as_html, as_line, jury_facts
@@ -107,6 +107,7 @@ class Jury:
             raise SettingError(f"Unknown mode {mode!r}: choose one of {', '.join(MODES)}.")
         check_count(rank, "rank")
         check_parallel(parallel)
+        parse_memory(memory)
         self.decay_assumed = weight_decay is None
         decay = ASSUMED_DECAY if weight_decay is None else weight_decay
         self.objective = Objective(model, data, train_nodes, loss=loss, weight_decay=decay, forward=forward)

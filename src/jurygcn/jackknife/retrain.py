@@ -16,6 +16,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
 from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
@@ -59,6 +60,9 @@ class Retraining:
         for name, known in (("start", ("cold", "warm")), ("remove", ("loss", "node"))):
             if getattr(self, name) not in known:
                 raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        check_count(self.epochs, "epochs", most=MOST_EPOCHS)
+        check_rate(self.lr)
+        check_count(self.seed, "seed", least=0, most=MOST_SEED)
 
 
 def retrained_parameters(objective: Objective, retraining: Retraining, jurors: Iterable[int] | None = None) -> Tensor:

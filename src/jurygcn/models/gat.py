@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn.inits import glorot
 
+from jurygcn.checks import MOST_HIDDEN, check_count, check_dropout
 from jurygcn.models.dropout_field import DroppingFeatures, drop
 from jurygcn.models.receptive_field import Propagation, is_everything, reached_rows
 from jurygcn.models.sparse import SparseMatrix
@@ -102,6 +103,8 @@ class GAT(nn.Module):
         dropout: float = 0.6,
     ) -> None:
         super().__init__()
+        check_count(hidden, "hidden", most=MOST_HIDDEN)
+        check_dropout(dropout)
         self.first = Attention(in_channels, hidden, heads, dropout=dropout)
         self.second = Attention(hidden * heads, out_channels, out_heads, dropout=dropout, average=True)
         self.dropout = dropout

@@ -13,13 +13,25 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.inits import glorot
 
-from jurygcn.errors import ModelError
+from jurygcn.archives import room
+from jurygcn.checks import MOST_HIDDEN, MOST_LAYERS, check_count, check_dropout
+from jurygcn.errors import ModelError, SettingError
 
 # the activation between layers, and its derivative as a function of the pre-activation
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "relu": (torch.relu, lambda Z: (Z > 0).to(Z.dtype)),
     "linear": (lambda Z: Z, torch.ones_like),
 }
+
+
+def check_parameters(count: int) -> None:
+    """Refuse a model that could not be trained in this machine's memory: Adam keeps four numbers for a parameter."""
+    needed = 4 * count * torch.get_default_dtype().itemsize
+    if needed > room():
+        raise SettingError(
+            f"A model of {count:.3g} parameters needs {needed / 2**30:.3g} GiB to train, and a model may take "
+            f"{room() / 2**30:.3g} GiB here; take fewer hidden units or layers."
+        )
 
 
 class Propagate(MessagePassing):
@@ -64,13 +76,13 @@ class GCN(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ModelError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
-        if num_layers < 1:
-            raise ModelError(f"A GCN needs at least one layer, got num_layers={num_layers}.")
-        if not 0.0 <= dropout < 1.0:
-            raise ModelError(f"dropout must be in [0, 1), got {dropout}.")
+        check_count(num_layers, "num_layers", most=MOST_LAYERS)
+        check_count(hidden_channels, "hidden_channels", most=MOST_HIDDEN)
+        check_count(in_channels, "in_channels")
+        check_count(out_channels, "out_channels")
+        check_dropout(dropout)
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        if min(widths) < 1:
-            raise ModelError(f"Every layer of a GCN needs at least one unit, got widths {widths}.")
+        check_parameters(sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths)))
         self.weights = nn.ParameterList(
             [nn.Parameter(torch.empty(fan_in, fan_out)) for fan_in, fan_out in pairwise(widths)]
         )

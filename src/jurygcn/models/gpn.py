@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.checks import MOST_HIDDEN, check_count, check_dropout
 from jurygcn.models import dirichlet
 from jurygcn.models.dropout_field import drop
 from jurygcn.models.flows import RadialFlows
@@ -63,6 +64,8 @@ class GPN(nn.Module):
         budget: float | None = None,
     ) -> None:
         super().__init__()
+        check_count(hidden, "hidden", most=MOST_HIDDEN)
+        check_dropout(dropout)
         self.encoder = nn.ModuleList([nn.Linear(in_channels, hidden), nn.Linear(hidden, latent)])
         self.flows = RadialFlows(classes, latent, length=flow_length)
         self.dropout, self.steps, self.teleport = dropout, steps, teleport

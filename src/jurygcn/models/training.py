@@ -13,7 +13,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from jurygcn.checks import check_count
+from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_SEED, check_count, check_rate, check_real
 from jurygcn.data import check_graph, check_nodes, check_targets
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
@@ -121,9 +121,9 @@ def descend(
     Everything random, from the first draw of the parameters to dropout, comes from ``seed``; global random state is
     not touched. The model is in eval mode while ``stopping`` measures, and after the last epoch.
     """
-    check_count(epochs, "epochs")
-    if not lr > 0:
-        raise SettingError(f"lr must be positive, got {lr}.")
+    check_count(epochs, "epochs", most=MOST_EPOCHS)
+    check_rate(lr)
+    check_count(seed, "seed", least=0, most=MOST_SEED)
     losses: list[float] = []
     measures: list[tuple[float, ...]] = []
     best_epoch, progress_epoch, best_state = epochs, 0, None
@@ -182,6 +182,8 @@ def reset(model: nn.Module) -> None:
 def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]) -> list[dict[str, object]]:
     """Adam's parameter groups: trainable parameters with their weight decay (0 for names not mentioned)."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for value in weight_decay.values() if isinstance(weight_decay, Mapping) else [weight_decay]:
+        check_real(value, "weight_decay", most=MOST_DECAY)
     if not isinstance(weight_decay, Mapping):
         return [{"params": [p for _, p in named], "weight_decay": float(weight_decay)}]
     unknown = sorted(set(weight_decay) - {name for name, _ in named})

@@ -1,0 +1,58 @@
+"""Ctrl-C and termination end the process with one word and an exit code, at any time.
+
+Imports nothing large: it is loaded before everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
+
+
+class _State:
+    """What this process was asked, and whether it has files to remove before it ends."""
+
+    received: int | None = None
+    working = False
+
+
+def listen() -> None:
+    """End this process when a signal comes; one that the caller has ignored (nohup, a background job) stays ignored."""
+    for number in WORDS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _receive)
+
+
+def received() -> int | None:
+    """The signal that came, if one did."""
+    return _State.received
+
+
+@contextmanager
+def working(yes: bool = True) -> Iterator[None]:
+    """While the block runs, the first signal raises KeyboardInterrupt, so that unfinished files are removed.
+
+    Within it, ``working(False)`` marks what leaves no files, such as imports: a signal ends the process there and then.
+    """
+    before, _State.working = _State.working, yes
+    try:
+        yield
+    finally:
+        _State.working = before
+
+
+def _receive(number: int, _: FrameType | None) -> None:
+    first, _State.received = _State.received is None, number
+    if _State.working and first:
+        raise KeyboardInterrupt
+    with suppress(OSError):
+        os.write(2, f"{WORDS[signal.Signals(number)]}\n".encode())
+    os._exit(128 + number)

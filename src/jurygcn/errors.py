@@ -37,6 +37,9 @@ class DataNotice(UserWarning):
 
 def excerpt(value: object) -> str:
     """A value from a file as a message quotes it: in full if it is short, else how it begins and how long it is."""
+    if isinstance(value, list):
+        items = [excerpt(item) for item in value[:LISTED]]
+        return f"[{', '.join(items)}{f' and {len(value) - LISTED:,} more' * (len(value) > LISTED)}]"
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= QUOTED:
         return repr(value)

@@ -1,4 +1,4 @@
-"""CSV files: tables read row by row, and text cells written so that no spreadsheet takes them for formulas, and read back as they were.
+"""CSV files: rows read with care, and text cells that no spreadsheet takes for formulas, read back as they were.
 
 A cell of text that begins like a formula gets an apostrophe in front; so does one that begins with apostrophes and then
 like a formula, which makes the rule reversible. Numbers are written as they are.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jurygcn.errors import DataError, listing
+from jurygcn.errors import DataError, excerpt
 
 # = + - @ begin formulas, also in their full-width forms; tabs and line ends are skipped by some programs before them
 _FORMULA = "=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20"
@@ -64,6 +64,6 @@ def check_header(header: Sequence[str], file: str) -> list[str]:
     names = [cell.strip() for cell in header]
     repeated = [name for name, count in Counter(names).items() if count > 1 and name]
     if repeated or "" in names:
-        got = f"{listing(repeated)} more than once" if repeated else "a column without name"
+        got = f"{excerpt(repeated)} more than once" if repeated else "a column without name"
         raise DataError(f"{file}: expected one name per column, got {got}; rename it")
     return names

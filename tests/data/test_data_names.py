@@ -137,7 +137,7 @@ def test_the_neighbours_of_a_task_have_their_ids(ring: Path, tmp_path: Path):
         ("1\n41\n", "line 2: expected a node name"),
         ("node,name\n1,9\n", "line 2: expected the number or name of the node whose name is '9', got '1'"),
         ("node,name\n0,Ann\n", "whose name is 'Ann', got '0'"),
-        ("node,name,name\n0,1,1\n", "name more than once"),
+        ("node,name,name\n0,1,1\n", "'name'. more than once"),
         ('1,"x\n2,y\n3,z\n', "expected a CSV table"),
     ],
 )

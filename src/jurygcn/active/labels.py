@@ -26,7 +26,11 @@ def class_words(data: Data) -> list[str]:
 def node_words(node: int, data: Data) -> str:
     """A node by its number and, where it has one, its name."""
     names = getattr(data, "node_names", None)
-    return f"node {node} ({listing(names[node : node + 1])})" if names and str(names[node]) != str(node) else f"node {node}"
+    return (
+        f"node {node} ({listing(names[node : node + 1])})"
+        if names and str(names[node]) != str(node)
+        else f"node {node}"
+    )
 
 
 def class_number(given: Any, data: Data) -> int:

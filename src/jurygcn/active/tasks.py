@@ -75,7 +75,8 @@ def next_tasks(
     choice = chooser(scene)
     check_choice(choice, scene)
     why = STRATEGIES[name].reason if name in STRATEGIES else f"chosen by {name}"
-    return [_task(int(node), float(score), why, scene) for node, score in zip(choice.nodes, choice.scores)]
+    names = Names.of_nodes(data)
+    return [_task(int(node), float(score), why, scene, names) for node, score in zip(choice.nodes, choice.scores)]
 
 
 def scene_of(
@@ -100,9 +101,8 @@ def scene_of(
     )
 
 
-def _task(node: int, score: float, why: str, scene: Scene) -> Task:
+def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task:
     words = class_words(scene.data)
-    names = getattr(scene.data, "node_names", None)
     prediction, probability, view = "", 0.0, "; no label is known yet, so there is no prediction"
     if scene.model is not None:
         chances = scene.probabilities[node]
@@ -111,11 +111,10 @@ def _task(node: int, score: float, why: str, scene: Scene) -> Task:
         view = f"; the model says {prediction} ({probability:.0%}), then {words[order[1]]} ({chances[order[1]]:.0%})"
     around = scene.facts.adjacency[node].indices
     known = [int(v) for v in np.sort(around) if int(scene.data.y[v]) >= 0]
-    nodes = Names.of_nodes(scene.data)
-    listed = ", ".join(f"{nodes.text(v)} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
+    listed = ", ".join(f"{names.text(v)} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
     return Task(
         node=node,
-        name=str(names[node]) if names else str(node),
+        name=str(node) if names.names is None else names.names[node],
         score=score,
         prediction=prediction,
         probability=probability,

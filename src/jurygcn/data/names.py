@@ -1,9 +1,9 @@
 """Which node or class a user means: one rule for every file, option and answer.
 
-What is written is looked for among the names first. A number that is no name stands for a position, unless some name is
-a number itself: then numbers are names, and a position is refused. So what a number means depends on the graph alone, not
-on what else a file says. A table that has a position and a name in each row, as the tables that we write do, is read by
-both, and they must agree.
+What is written is looked for among the names first. A number that is no name stands for a position, unless some name
+is a number itself: then numbers are names, and a position is refused. So what a number means depends on the graph
+alone, not on what else a file says. A table that has a position and a name in each row, as the tables that we write do,
+is read by both, and they must agree.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Names:
             found = self._found.get(written, -1)
             if found is None:
                 raise DataError(
-                    f"expected a {self.kind} name that one {self.kind} has, got {excerpt(written)}, which several have; "
-                    "give them different names"
+                    f"expected a {self.kind} name that one {self.kind} has, got {excerpt(written)}, which several "
+                    "have; give them different names"
                 )
             if found >= 0:
                 return found
@@ -73,8 +73,8 @@ class Names:
             if found is not None and text.strip() == written.strip():
                 return found
         raise DataError(
-            f"expected the number or name of the {self.kind} whose name is {excerpt(name)}, got {excerpt(text)}; correct "
-            "one of the two columns, or leave one out"
+            f"expected the number or name of the {self.kind} whose name is {excerpt(name)}, got {excerpt(text)}; "
+            "correct one of the two columns, or leave one out"
         )
 
     @property

@@ -20,7 +20,8 @@ from jurygcn.active.oracle import from_file
 from jurygcn.active.tasks import read_answers
 from jurygcn.cli import app
 from jurygcn.cli.nodes import read_candidates, read_nodes
-from jurygcn.data import load_dataset
+from jurygcn.data import clean, load_dataset
+from jurygcn.data.package_index import read_cora
 from jurygcn.errors import DataError
 
 FAST = ("--epochs", "5", "--hidden", "2")
@@ -125,6 +126,15 @@ def test_the_neighbours_of_a_task_have_their_ids(ring: Path, tmp_path: Path):
     pool.write_text("3\n")
     (task,) = run("active", "next", ring, "--labels", labels, "--candidates", pool, "--batch", 1, *FAST)["tasks"]
     assert (task["node"], task["neighbours"]) == (2, "2 blue (of 2)")
+
+
+def test_papers_of_cora_are_ids(tmp_path: Path):
+    """Papers 2, 0 and 1, in this order: each is another one's position."""
+    content = "".join(f"{paper}\t{k}\t1\t{kind}\n" for k, (paper, kind) in enumerate(zip("201", ["A", "B", "A"])))
+    data = clean(read_cora(content.encode(), b"2\t0\n0\t1\n"), quiet=True)
+    path = tmp_path / "nodes.txt"
+    path.write_text("0\n2\n")
+    assert read_nodes(path, data).tolist() == [1, 0]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from jurygcn.errors import DataError
+from jurygcn.errors import DataError, listing
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -76,7 +76,7 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> Arrays:
     except _UNREADABLE as error:
         raise DataError(
             f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
-            f"read ({error}); write it again with numpy.savez"
+            f"read ({listing([error])}); write it again with numpy.savez"
         ) from error
 
 

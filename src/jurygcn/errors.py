@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+QUOTED, LISTED = 60, 6  # characters of a text and items of a list that a message repeats
+
 
 class JuryError(Exception):
     """Anything the library refuses; the command line prints its message and exits with code 2."""
@@ -29,3 +33,20 @@ class JuryWarning(UserWarning):
 
 class DataNotice(UserWarning):
     """Input that was accepted after a harmless repair, such as removing self-loops."""
+
+
+def excerpt(value: object) -> str:
+    """A value from a file as a message quotes it: in full if it is short, else how it begins and how long it is."""
+    if isinstance(value, list):
+        items = [excerpt(item) for item in value[:LISTED]]
+        return f"[{', '.join(items)}{f' and {len(value) - LISTED:,} more' * (len(value) > LISTED)}]"
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= QUOTED:
+        return repr(value)
+    return f"{text[:QUOTED]!r}... ({len(text):,} characters)"
+
+
+def listing(values: Sequence[object]) -> str:
+    """Values as a message lists them: the first few, each shortened, and how many more there are."""
+    shown = [text if len(text := str(value)) <= QUOTED else f"{text[:QUOTED]}..." for value in values[:LISTED]]
+    return ", ".join(shown) + (f" and {len(values) - LISTED:,} more" if len(values) > LISTED else "")

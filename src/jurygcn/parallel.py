@@ -13,6 +13,7 @@ What all batches share travels to a worker once (see :class:`Parcel`). Batches o
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import uuid
@@ -158,6 +159,38 @@ class Crew(Protocol):
         ...
 
 
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+class _Guard:
+    """How many want it set by now, and what it was before."""
+
+    lock, count = threading.Lock(), 0
+    before: str | None = None
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Let Python processes that start meanwhile take no module from the folder they start in (Python 3.11 and later).
+
+    joblib starts workers by ``python -m``, which puts that folder first on the path: a ``joblib.py`` in it would be
+    run. Workers then get this process's own path, so what can be imported here can be imported there.
+    """
+    with _Guard.lock:
+        if not _Guard.count:
+            _Guard.before, os.environ[SAFE_PATH] = os.environ.get(SAFE_PATH), "1"
+        _Guard.count += 1
+    try:
+        yield
+    finally:
+        with _Guard.lock:
+            _Guard.count -= 1
+            if not _Guard.count and _Guard.before is None:
+                os.environ.pop(SAFE_PATH, None)
+            elif not _Guard.count:
+                os.environ[SAFE_PATH] = str(_Guard.before)
+
+
 class JoblibCrew:
     """Whatever joblib offers: local processes, or the backend of the surrounding ``parallel_config``."""
 
@@ -174,7 +207,8 @@ class JoblibCrew:
         parcel.threads = self.threads
         workers = Parallel(**self.settings, batch_size=1, mmap_mode="c", max_nbytes="100K")
         try:
-            yield from workers(delayed(_call)(parcel, batch) for batch in batches)
+            with safe_path():
+                yield from workers(delayed(_call)(parcel, batch) for batch in batches)
         except BrokenExecutor as error:
             raise WorkerLostError from error
 

@@ -111,8 +111,9 @@ def test_killed_while_fetching_reddit(tmp_path: Path, monkeypatch):
         patch.setattr(reddit.urllib.request, "urlopen", lambda url, timeout: Slow(tmp_path / "started"))
         with child(lambda: load_dataset("reddit", root=tmp_path)):
             wait_for((tmp_path / "started").exists)
-    place = tmp_path / "reddit"
-    assert [path.name[:6] for path in place.iterdir()] == [".part-"]
+    place, theirs = tmp_path / "reddit", tmp_path / "reddit" / ".part-of-the-thesis"
+    assert [path.name.startswith(".jurygcn-unfinished-") for path in place.iterdir()] == [True]
+    theirs.mkdir()
 
     def refuse(url, timeout):
         raise OSError("no route")
@@ -120,7 +121,7 @@ def test_killed_while_fetching_reddit(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(reddit.urllib.request, "urlopen", refuse)
     with pytest.raises(DataError, match="no route"):
         load_dataset("reddit", root=tmp_path)
-    assert list(place.iterdir()) == [], "a gigabyte that nobody needs is gone"
+    assert list(place.iterdir()) == [theirs], "a gigabyte that nobody needs is gone"
 
 
 # --- no room, no permission -----------------------------------------------------------------------------------

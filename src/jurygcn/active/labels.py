@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -12,9 +11,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.errors import DataError
-from jurygcn.files import open_text, write_text
-from jurygcn.spreadsheet import as_csv, unquoted
+from jurygcn.data.names import Names, check_names
+from jurygcn.errors import DataError, excerpt, listing
+from jurygcn.files import write_text
+from jurygcn.spreadsheet import as_csv, check_header, read_rows, unquoted
 
 
 def class_words(data: Data) -> list[str]:
@@ -26,36 +26,16 @@ def class_words(data: Data) -> list[str]:
 def node_words(node: int, data: Data) -> str:
     """A node by its number and, where it has one, its name."""
     names = getattr(data, "node_names", None)
-    return f"node {node} ({names[node]})" if names and str(names[node]) != str(node) else f"node {node}"
+    return (
+        f"node {node} ({listing(names[node : node + 1])})"
+        if names and str(names[node]) != str(node)
+        else f"node {node}"
+    )
 
 
 def class_number(given: Any, data: Data) -> int:
-    """The class that a name or a number stands for; names first, since names may be numbers."""
-    text, words = str(given).strip(), class_words(data)
-    for written in (str(given), text):
-        if written in words:
-            return words.index(written)
-    if _is_below(text, int(data.num_classes)):
-        return int(text)
-    raise DataError(f"expected one of the classes {', '.join(words)}, got {text!r}; correct it")
-
-
-def node_number(given: Any, data: Data) -> int:
-    """The node that a number or a name stands for; numbers first."""
-    text, count = str(given).strip(), int(data.num_nodes)
-    if _is_below(text, count):
-        return int(text)
-    names = [str(name) for name in getattr(data, "node_names", None) or []]
-    for written in (str(given), text):
-        if written in names:
-            return names.index(written)
-    expected = f"a node number 0..{count - 1}" + (" or a node name" if names else "")
-    raise DataError(f"expected {expected}, got {text!r}; correct it")
-
-
-def _is_below(text: str, count: int) -> bool:
-    """Whether the text is a number 0..count-1; Python refuses to read numbers of thousands of digits."""
-    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < count
+    """The class that a name or a number stands for."""
+    return Names.of_classes(data).position(given)
 
 
 def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
@@ -63,41 +43,40 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
 
     Shapes: returns (n,), (n,).
     """
-    answers = ((row["node"], row["label"], f"line {line}") for line, row in _rows(path))
+    answers = ((row["node"], row.get("name"), row["label"], f"line {line}") for line, row in _rows(path))
     return gather(answers, data, path.name)
 
 
 def has_labels(path: Path) -> bool:
     """Whether the file is a CSV table with the columns node and label."""
     try:
-        with open_text(path) as file:
-            heading = next(csv.reader(file), [])
-    except (OSError, UnicodeDecodeError, csv.Error):
+        _, heading = next(read_rows(path), (0, []))
+    except (OSError, DataError):
         return False  # whoever reads it for good says what is wrong
-    return {"node", "label"} <= set(heading)
+    return {"node", "label"} <= {cell.strip() for cell in heading}
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line numbers and rows of a CSV file with the columns node and label; cells as they were before `quoted`."""
     try:
-        with open_text(path) as file:
-            yield from _table(csv.DictReader(file), path)
-    except csv.Error as error:
-        raise DataError(f"expected a CSV table in {path.name}, got {error}; save it anew") from error
+        rows = read_rows(path)
+        header = [cell.strip() for cell in next(rows, (0, []))[1]]
+        if not {"node", "label"} <= set(header):
+            raise DataError(
+                f"expected the columns node and label in {path.name}, got {listing(header) or 'nothing'}; "
+                "name them in the first line"
+            )
+        check_header(header, path.name)
+        for line, row in rows:
+            if len(row) > len(header):
+                raise DataError(
+                    f"{path.name}, line {line}: expected {len(header)} cells as in the header, got {len(row)}; put a "
+                    "cell with a comma into quotation marks"
+                )
+            cells = [*map(unquoted, row), *[""] * (len(header) - len(row))]
+            yield line, dict(zip(header, cells))
     except OSError as error:
         raise DataError(f"expected a file of labels at {path}, got {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"expected CSV text in {path.name}, got other bytes; save it as CSV in UTF-8") from error
-
-
-def _table(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    if not {"node", "label"} <= set(rows.fieldnames or ()):
-        raise DataError(
-            f"expected the columns node and label in {path.name}, got {', '.join(rows.fieldnames or ['nothing'])}; "
-            "name them in the first line"
-        )
-    for row in rows:
-        yield rows.line_num, {key: unquoted(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
 
 
 def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None = None) -> Data:
@@ -106,37 +85,37 @@ def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None 
         return data
     words = [word.strip() for word in classes or ()]
     if not words and labels is not None:
-        words = sorted({row["label"].strip() for _, row in _rows(labels) if (row["label"] or "").strip()})
+        words = sorted({row["label"].strip() for _, row in _rows(labels)} - {""})
     if len(set(words)) < 2 or len(set(words)) != len(words) or not all(words):
         raise DataError(
-            f"expected at least two different classes, got {', '.join(words) or 'none'}; label a node of each class, "
+            f"expected at least two different classes, got {listing(words) or 'none'}; label a node of each class, "
             "or name the classes (--classes a,b,c on the command line)"
         )
     if int(data.num_classes) >= 2 and len(words) != int(data.num_classes):
         raise DataError(f"expected names for the graph's {int(data.num_classes)} classes, got {len(words)}; name all")
     named = copy(data)
-    named.num_classes, named.class_names = len(words), words
+    named.num_classes, named.class_names = len(words), check_names(words, len(words), "classes")
     return named
 
 
-def gather(answers: Iterable[tuple[Any, Any, str]], data: Data, source: str) -> tuple[Tensor, Tensor]:
-    """Nodes and classes from (node, label, place) triples; refuses a node that has two different labels.
+def gather(answers: Iterable[tuple[Any, Any, Any, str]], data: Data, source: str) -> tuple[Tensor, Tensor]:
+    """Nodes and classes from (node, its name or None, label, place); refuses a node that has two different labels.
 
     Shapes: returns (n,), (n,).
     """
+    nodes, classes, words = Names.of_nodes(data), Names.of_classes(data), class_words(data)
     found: dict[int, int] = {}
-    for node, label, place in answers:
+    for node, name, label, place in answers:
         if label is None or not str(label).strip():
             continue
         try:
-            number, kind = node_number(node, data), class_number(label, data)
+            number, kind = nodes.position(node, name), classes.position(label)
         except DataError as error:
             raise DataError(f"{source}, {place}: {error}") from None
         if found.setdefault(number, kind) != kind:
-            words = class_words(data)
             raise DataError(
-                f"{source}, {place}: expected one label for node {number}, got {words[kind]!r} after "
-                f"{words[found[number]]!r}; settle it"
+                f"{source}, {place}: expected one label for {node_words(number, data)}, got "
+                f"{excerpt(words[kind])} after {excerpt(words[found[number]])}; settle it"
             )
     return torch.tensor(list(found), dtype=torch.long), torch.tensor(list(found.values()), dtype=torch.long)
 
@@ -147,13 +126,13 @@ def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: s
     for node, label in new.items():
         if old.get(node, label) != label:
             raise DataError(
-                f"{source}: expected node {node} to keep its label {words[old[node]]!r}, got {words[label]!r}; "
-                "settle it"
+                f"{source}: expected {node_words(node, data)} to keep its label {excerpt(words[old[node]])}, got "
+                f"{excerpt(words[label])}; settle it"
             )
     return {**old, **new}
 
 
 def write_labels(path: Path, labels: Mapping[int, int], data: Data) -> None:
     """A CSV file with the columns node and label, classes by name, in one piece."""
-    words = class_words(data)
-    write_text(path, as_csv(["node", "label"], ([node, words[label]] for node, label in labels.items())))
+    nodes, words = Names.of_nodes(data), class_words(data)
+    write_text(path, as_csv(["node", "label"], ([nodes.text(node), words[label]] for node, label in labels.items())))

@@ -7,6 +7,7 @@ import math
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from jurygcn.checks import in_short
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
+from jurygcn.files import changing
 from jurygcn.models import GCN, ReceptiveField, train
 from jurygcn.progress import progress_bar
 
@@ -85,12 +87,16 @@ def run(
     }
     history = History(settings)
     path = None if resume is None else Path(resume)
-    if path is not None and path.exists():
-        history = History.load(path)
-        history.check_same(settings, path)
-        _check_nodes(history, data, split, path)
     learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
-    with progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress) as advance:
+    with ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(changing(path, patience=0))  # two runs would overwrite each other's answers
+            if path.exists():
+                history = History.load(path)
+                history.check_same(settings, path)
+                _check_nodes(history, data, split, path)
+        shown = progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress)
+        advance = stack.enter_context(shown)
         advance(len(history.steps))
         while not history.stopped:
             if len(history.steps) < len(schedule.sizes):

@@ -19,7 +19,8 @@ from jurygcn.active.loop import check_choice, fit_gcn
 from jurygcn.active.protocol import Recipe
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
-from jurygcn.errors import DataError
+from jurygcn.data.names import Names
+from jurygcn.errors import DataError, listing
 from jurygcn.files import read_json
 from jurygcn.spreadsheet import as_csv
 
@@ -74,7 +75,8 @@ def next_tasks(
     choice = chooser(scene)
     check_choice(choice, scene)
     why = STRATEGIES[name].reason if name in STRATEGIES else f"chosen by {name}"
-    return [_task(int(node), float(score), why, scene) for node, score in zip(choice.nodes, choice.scores)]
+    names = Names.of_nodes(data)
+    return [_task(int(node), float(score), why, scene, names) for node, score in zip(choice.nodes, choice.scores)]
 
 
 def scene_of(
@@ -99,9 +101,8 @@ def scene_of(
     )
 
 
-def _task(node: int, score: float, why: str, scene: Scene) -> Task:
+def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task:
     words = class_words(scene.data)
-    names = getattr(scene.data, "node_names", None)
     prediction, probability, view = "", 0.0, "; no label is known yet, so there is no prediction"
     if scene.model is not None:
         chances = scene.probabilities[node]
@@ -110,10 +111,10 @@ def _task(node: int, score: float, why: str, scene: Scene) -> Task:
         view = f"; the model says {prediction} ({probability:.0%}), then {words[order[1]]} ({chances[order[1]]:.0%})"
     around = scene.facts.adjacency[node].indices
     known = [int(v) for v in np.sort(around) if int(scene.data.y[v]) >= 0]
-    listed = ", ".join(f"{v} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
+    listed = ", ".join(f"{names.text(v)} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
     return Task(
         node=node,
-        name=str(names[node]) if names else str(node),
+        name=str(node) if names.names is None else names.names[node],
         score=score,
         prediction=prediction,
         probability=probability,
@@ -191,24 +192,25 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
     return dict(zip(nodes.tolist(), labels.tolist()))
 
 
-def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, str]]:
-    """(node, label, place) of every answer in a Label Studio export."""
+def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, Any, str]]:
+    """(node, its name, label, place) of every answer in a Label Studio export."""
     for position, task in enumerate(document, start=1):
         place = f"task {position}"
         try:
             if "data" not in task:  # JSON-MIN: the fields side by side
-                yield task["node"], _single(task.get(CONTROL)), place
+                yield task["node"], task.get("name"), _single(task.get(CONTROL)), place
                 continue
             for annotation in task.get("annotations") or []:
                 if annotation.get("was_cancelled"):
                     continue
                 for result in annotation["result"]:
                     if result.get("type") == "choices":
-                        yield task["data"]["node"], _single(result["value"]["choices"]), place
+                        about, choices = task["data"], result["value"]["choices"]
+                        yield about["node"], about.get("name"), _single(choices), place
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{source}, {place}: expected a Label Studio task with a node and at most one choice, got something "
-                f"else ({type(error).__name__}: {error}); export it as JSON or JSON-MIN"
+                f"else ({type(error).__name__}: {listing([error])}); export it as JSON or JSON-MIN"
             ) from None
 
 

@@ -35,7 +35,7 @@ from jurygcn.cli.output import check_out, say_written, write_csv
 from jurygcn.cli.reporting import busy, print_json, shown, visible
 from jurygcn.cli.session import load_graph
 from jurygcn.errors import SettingError
-from jurygcn.files import replacing
+from jurygcn.files import changing, replacing
 
 app = typer.Typer(help="Choose the next nodes to label, and learn from the answers.", no_args_is_help=True)
 
@@ -122,11 +122,14 @@ def add(
     Refuses an unknown node or class, and an answer that contradicts an earlier one; the file is then left as it was.
     """
     _check_file(labels, "--labels", ".csv")
-    graph = _graph(data, labels if labels.exists() else None, classes)
-    known = _read_known(labels if labels.exists() else None, graph)
-    new = read_answers(answers, graph)
-    everything = merged(known, new, graph, answers.name)
-    write_labels(labels, everything, graph)
+    bare, _ = load_graph(data)
+    with changing(labels):
+        there = labels if labels.exists() else None
+        graph = with_classes(bare, there, _listed(classes))
+        known = _read_known(there, graph)
+        new = read_answers(answers, graph)
+        everything = merged(known, new, graph, answers.name)
+        write_labels(labels, everything, graph)
     added = len(everything) - len(known)
     if as_json:
         facts = {"command": "active add", "data": str(graph.name), "answers": len(new), "added": added}
@@ -225,7 +228,11 @@ def _person(graph: Data) -> Oracle:
 def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
     """The graph, with its classes known."""
     graph, _ = load_graph(name)
-    return with_classes(graph, labels, classes.split(",") if classes else None)
+    return with_classes(graph, labels, _listed(classes))
+
+
+def _listed(classes: str | None) -> list[str] | None:
+    return classes.split(",") if classes else None
 
 
 def _read_known(labels: Path | None, graph: Data) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.active.labels import node_words
 from jurygcn.data import check_nodes, labelled
+from jurygcn.data.names import Names
 from jurygcn.errors import DataError
-from jurygcn.files import open_text, read_json
-from jurygcn.spreadsheet import unquoted
+from jurygcn.files import read_json
+from jurygcn.spreadsheet import check_header, read_rows, unquoted
 
 HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
 
@@ -30,8 +31,8 @@ class Recorded:
 def read_nodes(path: Path, data: Data) -> Tensor:
     """Node indices from a run.json, or from a text or CSV file with one node in the first column of each line.
 
-    Lines are node numbers if all of them are numbers of nodes, else names. Empty lines and those that begin with #
-    are skipped, and so is a heading such as "node".
+    `jurygcn.data.names` says what a line means. Empty lines and those that begin with # are skipped, and so is a
+    heading such as "node".
     """
     return checked(_read(path, data, "--train-nodes"), data, str(path.name))
 
@@ -48,7 +49,7 @@ def _read(path: Path, data: Data, option: str) -> list[int]:
         return _from_lines(path, data)
     except OSError as error:
         raise DataError(f"expected a file of nodes at {path}, got {error.strerror}; check {option}") from error
-    except (ValueError, KeyError, TypeError, csv.Error) as error:
+    except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(
@@ -74,7 +75,8 @@ def checked(nodes: list[int], data: Data, file: str) -> Tensor:
     indices = check_nodes(torch.tensor(nodes, dtype=torch.long), data, what=f"{file} (training nodes)")
     without = indices[~labelled(data)[indices]]
     if len(without):
-        raise DataError(f"expected training nodes with a label, got node {int(without[0])} without in {file}; drop it")
+        node = node_words(int(without[0]), data)
+        raise DataError(f"expected training nodes with a label, got {node} without in {file}; drop it")
     return indices
 
 
@@ -89,19 +91,20 @@ def _is_number(value: Any) -> bool:
 
 
 def _from_lines(path: Path, data: Data) -> list[int]:
-    with open_text(path) as file:
-        rows = csv.reader(file)
-        cells = [(rows.line_num, row[0].strip()) for row in rows if row and row[0].strip()]
-    cells = [(line, unquoted(cell)) for line, cell in cells if not cell.startswith("#")]
-    names = getattr(data, "node_names", None) or []
-    if cells and cells[0][1].lower() in HEADERS and cells[0][1] not in names:
-        cells = cells[1:]
-    count = int(data.num_nodes)
-    known = {str(node): node for node in range(count)}
-    if not all(cell in known for _, cell in cells) and names:
-        known = {str(name): node for node, name in enumerate(names)}
-    for line, cell in cells:
-        if cell not in known:
-            expected = f"a node number 0..{count - 1}" + (" or a node name" if names else "")
-            raise DataError(f"{path.name}, line {line}: expected {expected}, got {cell!r}; correct it")
-    return [known[cell] for _, cell in cells]
+    names = Names.of_nodes(data)
+    rows = [(line, [unquoted(cell) for cell in row]) for line, row in read_rows(path) if row[0].strip()]
+    rows = [(line, row) for line, row in rows if not row[0].startswith("#") or row[0] in names]
+    column = None  # of names, where the first column is not the only one that says which node it is
+    if rows and rows[0][1][0].strip().lower() in HEADERS and rows[0][1][0].strip() not in names:
+        header = [cell.strip().lower() for cell in rows[0][1]]
+        if len(header) > 1:
+            check_header(header, path.name)
+            column = header.index("name") if "name" in header[1:] else None
+        rows = rows[1:]
+    found = []
+    for line, row in rows:
+        try:
+            found.append(names.position(row[0], row[column] if column is not None and column < len(row) else None))
+        except DataError as error:
+            raise DataError(f"{path.name}, line {line}: {error}") from None
+    return found

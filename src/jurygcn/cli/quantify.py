@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from jurygcn.report import report_on
 
 SHOWN = 10  # nodes per table
 UNFINISHED = ".batches"  # folder in --out with the ballots counted so far; gone once the results are there
+RECORD = re.compile(r"\.?[0-9a-f]{32,64}\.npz(\.jurygcn-[0-9a-f]{32}\.npz)?")  # what is in it: counts, whole or not
 
 
 def quantify(
@@ -90,7 +92,16 @@ def quantify(
     report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
     if out is not None:
-        shutil.rmtree(out / UNFINISHED, ignore_errors=True)
+        _forget(out / UNFINISHED)
+
+
+def _forget(folder: Path) -> None:
+    """Remove the counts that were kept, and the folder unless something else is in it."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if RECORD.fullmatch(path.name):
+                path.unlink()
+        folder.rmdir()
 
 
 def present(

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jurygcn.errors import DataError
+from jurygcn.errors import DataError, excerpt, listing
 
 UNLABELLED = -1
+LARGEST = 2**53  # up to here every whole number has a float of its own
 
 
 def labelled(data: Any) -> Tensor:
@@ -63,8 +64,13 @@ def _float_labels(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
     known = ~torch.isnan(y)
     whole = known & (y == y.round())
     if num_classes == 0:
-        return y.float(), 0
+        return _targets(y), 0
     if bool((whole == known).all()):
+        if bool((y.abs() > LARGEST).any()):
+            node = int((y.abs() > LARGEST).nonzero()[0])
+            raise DataError(
+                f"expected classes numbered 0..C-1, got label {y[node].item():g} at node {node}; renumber them"
+            )
         classes = torch.where(known, y, torch.full_like(y, UNLABELLED)).long()
         return classes, _count_classes(classes, num_classes)
     if num_classes is not None or 2 * int(whole.sum()) > int(known.sum()):
@@ -73,7 +79,16 @@ def _float_labels(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
             f"expected integer labels, got {y[node].item():g} at node {node}; "
             "correct it, or set num_classes = 0 if these are regression targets"
         )
-    return y.float(), 0
+    return _targets(y), 0
+
+
+def _targets(y: Tensor) -> Tensor:
+    """Regression targets in single precision, if they have a place there."""
+    single = y.float()
+    if bool(torch.isinf(single).any()):
+        node = int(torch.isinf(single).nonzero()[0])
+        raise DataError(f"expected targets up to 3e38, got {y[node].item():g} at node {node}; use another unit")
+    return single
 
 
 def _count_classes(y: Tensor, num_classes: int | None) -> int:
@@ -108,16 +123,16 @@ def read_classes(texts: Sequence[str], *, where: str) -> tuple[Tensor, list[str]
         if any(value is not None for value in numbers.values()):
             word = next(text for text in present if numbers[text] is None)
             raise DataError(
-                f"{where}: expected integer labels, got {word!r} among numbers; "
+                f"{where}: expected integer labels, got {excerpt(word)} among numbers; "
                 "write all labels as integers, or all as names"
             )
         names = sorted(numbers)
         index = {name: position for position, name in enumerate(names)}
         return torch.tensor([index[text] if text else UNLABELLED for text in texts], dtype=torch.long), names
-    fraction = next((text for text in present if not float(text).is_integer()), None)
+    fraction = next((text for text in present if not float(text).is_integer() or abs(float(text)) > LARGEST), None)
     if fraction is not None:
         raise DataError(
-            f"{where}: expected integer labels, got {fraction}; "
+            f"{where}: expected integer labels, got {listing([fraction])}; "
             "round it, or name the column 'target' if it holds regression targets"
         )
     return torch.tensor([int(float(t)) if t else UNLABELLED for t in texts], dtype=torch.long), None

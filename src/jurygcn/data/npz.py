@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 
 from jurygcn.archives import Arrays, array_names, check_room, read_arrays
 from jurygcn.data.validate import MASKS
-from jurygcn.errors import DataError
+from jurygcn.errors import DataError, excerpt, listing
 from jurygcn.files import replacing
 
 _CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
@@ -39,7 +39,8 @@ def read_npz(path: Path) -> Data:
         missing.append("x (or " + ", ".join(_CSR) + ")")
     if missing:
         raise DataError(
-            f"{path.name}: expected the arrays edge_index and x, got {array_names(path)}; add {' and '.join(missing)}"
+            f"{path.name}: expected the arrays edge_index and x, got {excerpt(array_names(path))}; "
+            f"add {' and '.join(missing)}"
         )
     x = _tensor(path, arrays, "x") if "x" in arrays else torch.from_numpy(_dense(path, arrays))
     data = Data(x=x, edge_index=_tensor(path, arrays, "edge_index"), name=path.stem)
@@ -50,7 +51,7 @@ def read_npz(path: Path) -> Data:
         data.num_classes = _count(path, arrays["num_classes"])
     for key in _NAMES:
         if key in arrays:
-            data[key] = [str(name) for name in arrays[key].tolist()]
+            data[key] = _names(path, key, arrays[key])
     for mask in MASKS:
         found = _mask(path, arrays, mask.removesuffix("_mask"), x.shape[0] if x.dim() else 0)
         if found is not None:
@@ -62,10 +63,21 @@ def _count(path: Path, number: NDArray[Any]) -> int:
     count = number.item() if number.size == 1 and number.dtype.kind in "iu" else number.tolist()
     if not isinstance(count, int) or not 0 <= count <= MOST_CLASSES:
         raise DataError(
-            f"{path.name}: expected num_classes to be one number from 0 to {MOST_CLASSES:,}, got {str(count)[:40]}; "
+            f"{path.name}: expected num_classes to be one number from 0 to {MOST_CLASSES:,}, got {excerpt(count)}; "
             "correct it or leave it out"
         )
     return count
+
+
+def _names(path: Path, key: str, names: NDArray[Any]) -> list[str]:
+    try:
+        if names.ndim != 1 or names.dtype.kind not in "USiu":
+            raise TypeError(f"{names.dtype} of shape {names.shape}")
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    except (TypeError, ValueError, SystemError) as error:  # numbers that are no letters, bytes that are no text
+        raise DataError(
+            f"{path.name}: expected {key} as a list of texts, got something else ({listing([error])}); write it again"
+        ) from error
 
 
 def write_npz(path: Path, data: Data) -> None:
@@ -98,6 +110,8 @@ def _tensor(path: Path, arrays: Arrays, key: str) -> torch.Tensor:
     if array.dtype.kind not in "biuf":
         what = "integer labels" if key == "y" else f"numbers in {key}"
         raise DataError(f"{path.name}: expected {what}, got dtype {array.dtype}; convert the array to numbers")
+    if array.dtype.kind == "u" and array.size and int(array.max()) > torch.iinfo(torch.int64).max:
+        raise DataError(f"{path.name}: expected numbers below 2^63 in {key}, got {int(array.max())}; convert the array")
     if array.dtype.kind == "u" or array.dtype.byteorder == ">":  # torch knows neither
         array = array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
     if array.dtype == np.longdouble:

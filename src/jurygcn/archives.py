@@ -53,10 +53,13 @@ def check_room(count: int, what: str) -> None:
 
 
 def check_unpacked(path: Path) -> None:
-    """Refuse a zip archive whose members, unpacked, would not fit into memory; other files pass."""
+    """Refuse a zip archive whose members do not fit into memory or have other checksums; other files pass."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             check_room(sum(info.file_size for info in archive.infolist()), f"the content of {path.name}")
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise DataError(f"expected {path.name} as it was written, got another checksum of {damaged}; save it anew")
 
 
 def array_names(path: Path) -> list[str]:

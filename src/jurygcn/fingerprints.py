@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-SEAL = "digest"  # the entry of a JSON document that holds the digest of all others
+SEAL = "digest"  # the entry of a document that holds the digest of all others
 
 _PARTS = {  # what a sparse tensor consists of
     torch.sparse_coo: ("_indices", "_values"),
@@ -54,7 +54,7 @@ def state(model: nn.Module) -> dict[str, tuple[Tensor, bool]]:
 
 def sealed(content: Mapping[str, Any], *others: Any) -> dict[str, Any]:
     """Plain values as they are read back from JSON, with a digest of them and of what lies beside them."""
-    plain = json.loads(json.dumps(content, allow_nan=False))
+    plain = json.loads(json.dumps(content))
     return {**plain, SEAL: _seal(plain, others)}
 
 

@@ -198,10 +198,15 @@ def test_a_history_of_another_run_is_refused(tmp_path):
     for other, word in (({"seed": 1}, "seed"), ({"step": 6}, "step"), ({"strategy": "random"}, "strategy")):
         with pytest.raises(SettingError, match=word):
             quick(**other, resume=path)
-    changed = graph()
-    changed.x = changed.x + 1
-    with pytest.raises(SettingError, match="fingerprint"):
-        quick(data=changed, resume=path)
+    for part, change, word in (
+        ("x", lambda x: x + 1, "features"),
+        ("edge_index", lambda edges: edges[:, 2:], "edges"),
+        ("y", lambda y: y.roll(1), "classes"),
+    ):
+        changed = graph()
+        changed[part] = change(changed[part])
+        with pytest.raises(SettingError, match=f"got {word} '"):
+            quick(data=changed, resume=path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 1, "settings": {}, "steps": [{}]}'])

@@ -124,7 +124,7 @@ def test_a_graph_attribute_that_a_forward_function_may_use(tmp_path: Path):
     with pytest.raises(DataError, match="forward"):
         Jury.load(folder, model, data)
     data.shift = torch.ones(1, dtype=torch.float64)
-    with pytest.raises(DataError, match="other .*shift"):
+    with pytest.raises(DataError, match=r"other .*shift"):
         Jury.load(folder, model, data, forward=forward)
 
 

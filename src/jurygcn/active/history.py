@@ -142,7 +142,7 @@ class History:
         """Refuse to go on with other settings than the run began with."""
         other = {key for key in {*settings, *self.settings} if settings.get(key) != self.settings.get(key)}
         if other:
-            key = min(other, key=lambda name: (name == "fingerprint", name))  # the graph differs with the seed too
+            key = min(other, key=lambda name: (name == "split", name))  # the split differs with the seed too
             raise SettingError(
                 f"expected the settings that {path.name} began with, got {key} {settings.get(key)!r} instead of "
                 f"{self.settings.get(key)!r}; use the same, or another file"
@@ -180,7 +180,9 @@ def _check_sums(history: History) -> None:
     for step in history.steps:
         labels += len(step.nodes)
         if step.labels != labels or step.queried != labels - len(history.steps[0].nodes):
-            raise ValueError(f"{step.labels} labels, {step.queried} of them queried, where {labels} nodes were labelled")
+            raise ValueError(
+                f"{step.labels} labels, {step.queried} of them queried, where {labels} nodes were labelled"
+            )
         new = {*step.nodes, *step.skipped}
         if len(new) != len(step.nodes) + len(step.skipped) or new & seen:
             raise ValueError("a node that was asked for twice")

@@ -79,7 +79,10 @@ def run(
         "seed": seed,
         **asdict(recipe),
         "graph": str(getattr(data, "name", "")),
-        "fingerprint": fingerprint(data.x, data.edge_index, data.get("edge_weight"), data.y, asdict(split)),
+        "features": fingerprint(data.x),
+        "edges": fingerprint(data.edge_index, data.get("edge_weight")),
+        "classes": fingerprint(data.y),
+        "split": fingerprint(split),
     }
     history = History(settings)
     path = None if resume is None else Path(resume)
@@ -170,14 +173,11 @@ class Learner:
     def check_course(self, history: History, path: str | Path | None, *, told: bool) -> None:
         """Refuse a history that this run cannot have had: other initial nodes, answers, strides or another end."""
         sizes, steps = self.schedule.sizes, history.steps
-        asked = [len(step.nodes) + len(step.skipped) for step in steps]
-        first = random_labels(self.split.pool, sizes[0], seed=self.seed).tolist() if sizes[0] and steps else []
-        left, strides = len(self.split.pool), []
-        for size, before in zip(sizes, [0, *sizes]):
-            strides.append(min(size - before, left))
-            left -= strides[-1]
-        fits = asked == strides[: len(asked)] and sorted(first) == sorted([*steps[0].nodes, *steps[0].skipped] if steps else [])
-        ended = {"budget": len(steps) == len(sizes), "pool": sum(asked) == len(self.split.pool)}
+        asked = [sorted([*step.nodes, *step.skipped]) for step in steps]
+        strides = [size - before for size, before in zip(sizes, [0, *sizes])]
+        first = random_labels(self.split.pool, sizes[0], seed=self.seed).sort().values.tolist() if sizes[0] else []
+        fits = [len(nodes) for nodes in asked] == strides[: len(asked)] and asked[:1] in ([], [first])
+        ended = {"budget": len(steps) == len(sizes), "pool": not len(self.candidates(history))}
         right = told or torch.equal(history.labels, self.data.y[history.labelled].cpu())
         if not (fits and right and ended.get(history.stopped, True)):
             raise DataError(

@@ -14,6 +14,7 @@ import torch
 
 from jurygcn.data import cache_folder
 from jurygcn.errors import SettingError
+from jurygcn.fingerprints import SEAL, sealed, unsealed
 from jurygcn.progress import progress_bar
 
 Cell = dict[str, Any]
@@ -37,16 +38,17 @@ class Cells:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
                 self.path.unlink(missing_ok=True)
-            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+            text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         except OSError as error:
             raise SettingError(f"expected to keep results in {folder}, got {error.strerror}; choose another") from error
         self.cut_off = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
             try:
                 row = json.loads(line)
-                self.found[self._key(row["cell"], row.get("stamp", ""))] = row
-            except (ValueError, KeyError, TypeError):
-                continue  # a line that was cut off does not count
+                row = unsealed(row) if SEAL in row else row  # lines of earlier versions have no digest
+                self.found[self._key(row["cell"], str(row.get("stamp", "")))] = row
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue  # a line that was cut off or altered does not count
 
     def _key(self, cell: Cell, stamp: str | None = None) -> str:
         return json.dumps([cell, self.stamp(cell) if stamp is None else stamp], sort_keys=True)
@@ -62,7 +64,7 @@ class Cells:
 
     def _keep(self, row: Row) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self.cut_off + json.dumps(row) + "\n")
+            file.write("\n" * self.cut_off + json.dumps(sealed(row)) + "\n")
         self.cut_off = False
         self.found[self._key(row["cell"])] = row
 

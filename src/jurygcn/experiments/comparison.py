@@ -35,6 +35,7 @@ from jurygcn.evaluation import (
 )
 from jurygcn.evaluation.conformal import SCORES
 from jurygcn.experiments.cells import Cell, Cells, Row
+from jurygcn.fingerprints import fingerprint
 from jurygcn.jackknife import Jury
 from jurygcn.jackknife.intervals import check_alpha
 from jurygcn.jackknife.verdict import RANKINGS

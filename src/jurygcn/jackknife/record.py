@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 FORMAT = 2
 # Writing takes at most this share of the time: counts of large graphs are large, and are then not kept every time.
 SHARE = 0.1
-TAILS = ("low", "high")
 
 
 class Record:
@@ -123,19 +122,20 @@ def check_counts(tensors: dict[str, Tensor], hearing: Hearing, empty: Tally, jur
     own = hearing.own(torch.arange(jurors))
     speakers = jurors - torch.zeros(m, dtype=torch.long).index_fill_(0, own.node, 1)
     total, square = tensors["total"], tensors["square"]
-    slack = 1.0 + 1e-6
+    slack = 1.0 + 1e-3  # for rounding
     fine = [
         *(all_finite(tensors[name]) for name in ("errors", "total", "square")),
         *(not bool(tensors[name].isnan().any()) for name in ("low", "high") if name in tensors),
         bool((tensors["errors"] >= 0).all()),
         bool((total.square().sum(dim=1) <= slack * speakers * square + 1e-12).all()),  # Cauchy and Schwarz
-        *(_between(tensors[name], 0, speakers) for name in ("flips",)),
+        _between(tensors["flips"], 0, speakers),
         *(_between(tensors[f"counts_{k}"], 0, speakers[:, None]) for k in empty.labels),
         *(_between(tensors[f"log_scores_{k}"], slack * LOWEST, 1e-3) for k in empty.labels),
     ]
     if hearing.classify:  # probabilities: norms up to 1, errors up to the distance of two corners of the simplex
         fine += [_between(tensors["errors"], 0, slack * 2**0.5), _between(square, 0, 2 * slack * speakers)]
-        fine += [_between(tensors[name][tensors[name] != torch.inf], -2.5, 1 + 1e-3) for name in wanted if name in TAILS]
+        tails = [tensors[name] for name in ("low", "high") if name in tensors]
+        fine += [_between(tail[tail != torch.inf], -2.5, slack) for tail in tails]
     if not all(fine):
         raise ValueError("numbers that no jurors can have given")
 

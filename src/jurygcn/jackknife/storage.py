@@ -68,7 +68,7 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
             raise ValueError(f"a jury of format {FORMAT} was expected, format {about.get('format')!r} came")
         settings, solve, origin = (about[part] for part in ("settings", "solve", "origin"))
         _check_entries(settings, SETTINGS, "settings")
-        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        tensors: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
         train_nodes, outputs = tensors.pop("train_nodes"), tensors.pop("outputs")
         if train_nodes.dtype != torch.int64:
             raise ValueError("the training nodes are not node numbers")
@@ -114,7 +114,7 @@ def _graph_origin(data: Data, forward: object) -> dict[str, str]:
     """Fingerprints of what a model sees of the graph; a forward function may look at all of its tensors."""
     parts = {"x": "features", "edge_index": "edges", "edge_weight": "edge weights", "edge_attr": "edge attributes"}
     seen = {words: data.get(name) for name, words in parts.items()}
-    seen["edges"] = seen["edges"].long()  # type: ignore[union-attr]
+    seen["edges"] = seen["edges"].long()
     if forward is not None:
         seen |= {f"`{key}`": v for key, v in data.items() if isinstance(v, Tensor) and key not in {*parts, "y"}}
     return {"forward function": fingerprint(forward is not None), **{key: fingerprint(v) for key, v in seen.items()}}
@@ -177,7 +177,7 @@ def _check_entries(found: Any, wanted: Mapping[str, tuple[type, ...]], what: str
             raise ValueError(f"its {name} is below 0")
 
 
-def _jurors_of(jury: Jury, tensors: Mapping[str, Tensor], solve: Any) -> Jurors | CompressedJurors:
+def _jurors_of(jury: Jury, tensors: dict[str, Any], solve: Any) -> Jurors | CompressedJurors:
     """The jurors, if each array and number is one that the jurors of this jury can have."""
     n, P, C = len(jury.seats), jury.objective.num_parameters, jury.objective.num_outputs
     compressed = jury.mode == "linearized"

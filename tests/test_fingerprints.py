@@ -46,6 +46,7 @@ DIFFERENT = [
     *(X, X.float(), X.half(), X.bfloat16(), X.long(), X.int(), X > 0, X.reshape(4, 3), X.reshape(-1), X.T, X + 1e-12),
     *(X[:0], X[:, :0], torch.tensor(0.0), torch.tensor([0.0]), torch.zeros(1, 1), torch.float32, torch.float64),
     *(X.to_sparse(), X.to_sparse_csr(), X.to_sparse_csc(), X.to_sparse_bsr((3, 2)), X.to_sparse_bsc((3, 2))),
+    *(np.zeros(2, dtype="M8[s]"), np.zeros(2, dtype="M8[ms]"), np.zeros(2, dtype="i4,i4"), np.array([], "U3")),
     *(np.array(["a", "b"]), np.array(["ab"]), np.array([b"ab"]), "\ud800", 10**400),
 ]
 

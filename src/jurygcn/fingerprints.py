@@ -134,10 +134,12 @@ def _of_tensor(tensor: Tensor) -> Iterator[bytes | memoryview]:
 
 
 def _of_array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
-    if array.dtype.kind not in "biufcSU":
+    if array.dtype.hasobject:
         raise TypeError(f"expected an array of numbers or text, got dtype {array.dtype}")
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1)
-    yield from _numbers(array.dtype.name, array.shape, little.view(np.uint8) if little.size else little)
+    dtype = array.dtype.newbyteorder("<")
+    little = np.ascontiguousarray(array, dtype=dtype).reshape(-1)
+    name = dtype.name if dtype.kind in "biufc" else str(dtype)  # as torch calls it, if torch knows it
+    yield from _numbers(name, array.shape, np.frombuffer(little.tobytes(), dtype=np.uint8))
 
 
 def _numbers(dtype: str, shape: tuple[int, ...], content: NDArray[Any]) -> Iterator[bytes | memoryview]:

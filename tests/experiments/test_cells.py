@@ -73,7 +73,7 @@ def test_fresh_forgets(tmp_path: Path):
 def test_rows_are_lines_of_json(tmp_path: Path):
     cells(tmp_path).measure(WANTED[:1], Counter())
     row = {"cell": {"x": 0}, "stamp": "1", "double": 0}
-    assert json.loads((tmp_path / "things.jsonl").read_text(encoding="utf-8")) == sealed(row)
+    assert json.loads((tmp_path / "things.jsonl").read_text(encoding="utf-8")) == sealed({"row": row})
 
 
 @pytest.mark.parametrize(

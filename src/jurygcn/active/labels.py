@@ -93,11 +93,16 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 def _table(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     if not {"node", "label"} <= set(rows.fieldnames or ()):
         raise DataError(
-            f"expected the columns node and label in {path.name}, got {', '.join(rows.fieldnames or ['nothing'])}; "
+            f"expected the columns node and label in {path.name}, got {_shortened(rows.fieldnames or ['nothing'])}; "
             "name them in the first line"
         )
     for row in rows:
         yield rows.line_num, {key: unquoted(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """Column names on one line: a quote that is never closed makes one of a whole file."""
+    return ", ".join(" ".join(name.split())[:40] for name in names[:20])
 
 
 def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None = None) -> Data:

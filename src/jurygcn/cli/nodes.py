@@ -67,7 +67,8 @@ def recorded_beside(checkpoint: Path, data: Data, model: GCN) -> Recorded:
         return Recorded()
     try:
         run = read_json(path)
-        run = unsealed(run) if isinstance(run, dict) and SEAL in run else run  # earlier versions wrote no digest
+        if isinstance(run, dict) and {SEAL, "parameters"} & run.keys():  # earlier versions wrote neither
+            run = unsealed(run)
         if not isinstance(run, dict) or run.get("command") != "train" or run["data"]["name"] != data.name:
             return Recorded()
         if run.get("parameters", "") not in ("", fingerprint(state(model))):

@@ -56,6 +56,10 @@ def read_npz(path: Path) -> Data:
         data.num_classes = _count(path, arrays["num_classes"])
     for key in _NAMES:
         if key in arrays:
+            if arrays[key].ndim != 1:
+                raise DataError(
+                    f"{path.name}: expected {key} as a list, got shape {arrays[key].shape}; write one name each"
+                )
             data[key] = [str(name) for name in arrays[key].tolist()]
     for mask in MASKS:
         found = _mask(path, arrays, mask.removesuffix("_mask"), x.shape[0] if x.dim() else 0)

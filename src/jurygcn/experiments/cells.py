@@ -14,7 +14,7 @@ import torch
 
 from jurygcn.data import cache_folder
 from jurygcn.errors import SettingError
-from jurygcn.fingerprints import SEAL, sealed, unsealed
+from jurygcn.fingerprints import sealed, unsealed
 from jurygcn.progress import progress_bar
 
 Cell = dict[str, Any]
@@ -45,7 +45,7 @@ class Cells:
         for line in text.splitlines():
             try:
                 row = json.loads(line)
-                row = unsealed(row) if SEAL in row else row  # lines of earlier versions have no digest
+                row = unsealed(row)["row"] if "row" in row else row  # lines of earlier versions have no digest
                 self.found[self._key(row["cell"], str(row.get("stamp", "")))] = row
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # a line that was cut off or altered does not count
@@ -64,7 +64,7 @@ class Cells:
 
     def _keep(self, row: Row) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self.cut_off + json.dumps(sealed(row)) + "\n")
+            file.write("\n" * self.cut_off + json.dumps(sealed({"row": row})) + "\n")
         self.cut_off = False
         self.found[self._key(row["cell"])] = row
 

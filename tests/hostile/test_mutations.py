@@ -23,6 +23,7 @@ from scipy import sparse
 
 from cases import Case
 from jurygcn import GCN, Jury, active, load_dataset
+from jurygcn.active import History
 from jurygcn.active.labels import read_labels
 from jurygcn.active.tasks import as_json_text, label_studio_tasks, next_tasks, read_answers, tasks_csv
 from jurygcn.archives import read_sealed, write_sealed
@@ -191,11 +192,19 @@ def history(scratch: Path) -> Reader:
 
     def read(folder: Path) -> Any:
         path = folder / "history.json"
-        found = active.run(karate, "anrmab", initial=4, budget=8, step=2, recipe=recipe, resume=path)
-        return [found.steps[:2], found.labelled, found.labels]
+        found = active.run(karate, "anrmab", initial=4, budget=10, step=2, recipe=recipe, resume=path)
+        return [found.labelled, found.labels, found.stopped, [step.accuracy for step in found.steps]]
+
+    def tired(history: History) -> str:
+        if len(history.steps) == 3:
+            raise KeyboardInterrupt
+        return ""
 
     (scratch / "history").mkdir()
-    read(scratch / "history")
+    path = scratch / "history" / "history.json"
+    with pytest.raises(KeyboardInterrupt):  # what is left to do needs the strategy's notes
+        active.run(karate, "anrmab", initial=4, budget=10, step=2, recipe=recipe, resume=path, stop=[tired])
+    assert History.load(path).memory
     changes = {mutators.any_bytes: SEALED, mutators.some_json: SEALED, mutators.sealed_json: FREE}
     return Reader(files_of(scratch / "history"), read, changes)
 

@@ -13,6 +13,7 @@ from jurygcn.errors import DataError
 from jurygcn.files import read_json, write_text
 from jurygcn.fingerprints import sealed, unsealed
 from jurygcn.report.page import render
+from jurygcn.report.possible import check_content
 
 FORMAT = 2
 FILE = "report.json"
@@ -59,12 +60,13 @@ class Report:
             content = unsealed(read_json(path))
             if content.pop("format") != FORMAT or not content.keys() >= SECTIONS:
                 raise ValueError("another format")
+            check_content(content)
         except OSError as error:
             raise DataError(
                 f"expected results with a {FILE} at {folder}, got {error.strerror}; "
                 "write some with jurygcn quantify --out"
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise DataError(
                 f"expected a {FILE} that jurygcn wrote, got something else ({error}); write it anew"
             ) from error

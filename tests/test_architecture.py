@@ -20,6 +20,7 @@ LAYERS = (
         "errors",
         "checks",
         "files",
+        "fingerprints",
         "archives",
         "spreadsheet",
         "progress",

@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cases import Case
+from jurygcn.archives import read_sealed, write_sealed
 from jurygcn.errors import JuryWarning
 from jurygcn.jackknife import Jury, Verdict
 from jurygcn.jackknife import record as record_module
@@ -83,7 +85,7 @@ def test_killed_in_the_middle(tmp_path: Path, counted: list[int]):
     counted.clear()
     child = subprocess.Popen(
         [sys.executable, "-c", f"import test_resume; test_resume.slowly({str(tmp_path)!r})"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     try:
         deadline = time.monotonic() + 60
@@ -170,6 +172,70 @@ def test_a_foreign_record_is_not_believed(tmp_path: Path, counted: list[int]):
     ours.write_bytes(theirs.read_bytes())
     counted.clear()
     assert_equal(jury.verdict(alpha=0.1, resume=tmp_path / "b"), reference)
+    assert counted == [0, 1, 2, 3, 4]
+
+
+def first(array: np.ndarray, value: float) -> np.ndarray:
+    array = array.copy()
+    array.reshape(-1)[0] = value
+    return array
+
+
+FORGERIES = {
+    "p-values beyond 1": lambda a: {key: a[key] + 666_666 for key in a if key.startswith("counts")},
+    "one count too many": lambda a: {"counts_0": first(a["counts_0"], 6)},
+    "a count below zero": lambda a: {"counts_0": first(a["counts_0"], -1)},
+    "counts as fractions": lambda a: {"counts_0": a["counts_0"].astype(float)},
+    "counts of one node": lambda a: {"counts_0": a["counts_0"][:1]},
+    "no counts": lambda a: {"counts_0": None},
+    "more counts": lambda a: {"counts_7": a["counts_0"]},
+    "a node's own juror counted": lambda a: {"counts_0": np.full_like(a["counts_0"], 5)},
+    "flips below zero": lambda a: {"flips": a["flips"] - 5},
+    "too many flips": lambda a: {"flips": a["flips"] + 5},
+    "a negative square": lambda a: {"square": first(a["square"], -1.0)},
+    "sums without squares": lambda a: {"square": np.zeros_like(a["square"])},
+    "squares too large": lambda a: {"square": first(a["square"], 1e6)},
+    "one square for all nodes": lambda a: {"square": a["square"][:1]},
+    "a sum that is no number": lambda a: {"total": first(a["total"], np.nan)},
+    "a sum too large": lambda a: {"total": first(a["total"], 1e9)},
+    "a negative error": lambda a: {"errors": first(a["errors"], -0.1)},
+    "an error beyond the simplex": lambda a: {"errors": first(a["errors"], 1.5)},
+    "an infinite error": lambda a: {"errors": first(a["errors"], np.inf)},
+    "an error twice": lambda a: {"errors": np.concatenate([a["errors"], a["errors"][:1]])},
+    "errors in another precision": lambda a: {"errors": a["errors"].astype(np.float32)},
+    "a bound that is no number": lambda a: {"low": first(a["low"], np.nan)},
+    "a bound beyond the simplex": lambda a: {"high": first(a["high"], 7.0)},
+    "bounds of more jurors": lambda a: {"low": a["low"].repeat(4, axis=1)},
+    "bounds of one node": lambda a: {"high": a["high"][:1]},
+    "a positive log score": lambda a: {"log_scores_0": first(a["log_scores_0"], 2.0)},
+    "an infinite log score": lambda a: {"log_scores_0": first(a["log_scores_0"], -np.inf)},
+    "log scores of fewer jurors": lambda a: {"log_scores_0": a["log_scores_0"][1:]},
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_counts_that_cannot_be_are_counted_again(tmp_path: Path, counted: list[int], forgery: str):
+    """Forged with a digest that agrees: only the numbers themselves tell."""
+    jury = jury_of()
+    reference = jury.verdict(resume=tmp_path)
+    (path,) = tmp_path.iterdir()
+    about, arrays = read_sealed(path)
+    changed = {**arrays, **FORGERIES[forgery](arrays)}
+    write_sealed(path, about, {key: value for key, value in changed.items() if value is not None})
+    counted.clear()
+    assert_equal(jury.verdict(resume=tmp_path), reference)
+    assert counted == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("jurors", [0, -1, 6, 4, 10**30, "5", None, [5], True])
+def test_another_number_of_jurors_is_not_believed(tmp_path: Path, counted: list[int], jurors: object):
+    jury = jury_of()
+    reference = jury.verdict(resume=tmp_path)
+    (path,) = tmp_path.iterdir()
+    about, arrays = read_sealed(path)
+    write_sealed(path, {**about, "jurors": jurors}, arrays)
+    counted.clear()
+    assert_equal(jury.verdict(resume=tmp_path), reference)
     assert counted == [0, 1, 2, 3, 4]
 
 

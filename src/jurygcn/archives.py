@@ -6,28 +6,27 @@ asked for. Members are read where they lie and never unpacked, so their names ca
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import struct
 import zipfile
-import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from jurygcn.errors import DataError, listing
+from jurygcn.files import replacing
+from jurygcn.fingerprints import sealed, unsealed
 
 Arrays = dict[str, NDArray[Any]]
 
 SHARE = 0.5  # of the machine's memory, for what one file holds
 UNKNOWN_MEMORY = 16 << 30  # where the machine does not say how much it has
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what numpy and torch write
-# What damaged or hostile bytes can raise on the way: zipfile and numpy have no exception of their own for it.
-_UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, TypeError, OverflowError, MemoryError)
-_UNREADABLE += (SyntaxError, RecursionError, struct.error, zipfile.BadZipFile, zlib.error)  # type: ignore[assignment]
 
 
 def room() -> int:
@@ -49,10 +48,13 @@ def check_room(count: int, what: str) -> None:
 
 
 def check_unpacked(path: Path) -> None:
-    """Refuse a zip archive whose members, unpacked, would not fit into memory; other files pass."""
+    """Refuse a zip archive whose members do not fit into memory or have other checksums; other files pass."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             check_room(sum(info.file_size for info in archive.infolist()), f"the content of {path.name}")
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise DataError(f"expected {path.name} as it was written, got another checksum of {damaged}; save it anew")
 
 
 def array_names(path: Path) -> list[str]:
@@ -73,11 +75,28 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> Arrays:
         raise DataError(f"expected a file at {path}, got nothing there; check the path") from None
     except DataError:
         raise
-    except _UNREADABLE as error:
+    except Exception as error:  # damaged bytes fail in any way: zipfile and numpy have no exception of their own for it
         raise DataError(
             f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
             f"read ({listing([error])}); write it again with numpy.savez"
         ) from error
+
+
+def write_sealed(path: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write arrays and plain values about them as one npz file, in one piece, with a digest of all of it."""
+    text = json.dumps(sealed(about, arrays))
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, about=np.array(text), **arrays)  # type: ignore[arg-type]
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """What `write_sealed` wrote: the plain values and the arrays; a ValueError if anything was changed since."""
+    arrays = read_arrays(path)
+    try:
+        return unsealed(json.loads(str(arrays.pop("about"))), arrays), arrays
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        words = error if isinstance(error, ValueError) else "no plain values about the arrays are in it"
+        raise DataError(f"expected {path.name} as jurygcn wrote it, got another file: {words}; make it anew") from error
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

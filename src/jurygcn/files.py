@@ -98,7 +98,9 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def open_text(path: Path, *, encoding: str = "utf-8-sig", largest: int | None = LARGEST_TEXT) -> TextIO:
+def open_text(
+    path: Path, *, encoding: str = "utf-8-sig", errors: str = "strict", largest: int | None = LARGEST_TEXT
+) -> TextIO:
     """Open a file that the user named, for reading with its line ends as they are.
 
     A folder, a device, a pipe or a file of more than ``largest`` bytes is an OSError: they could block, or never end.
@@ -110,7 +112,7 @@ def open_text(path: Path, *, encoding: str = "utf-8-sig", largest: int | None = 
     if largest is not None and status.st_size > largest:
         size = f"{status.st_size / 2**20:,.0f} MiB, over the {largest >> 20} MiB that are read"
         raise OSError(errno.EFBIG, f"a file of {size}", str(path))
-    return path.open(newline="", encoding=encoding)
+    return path.open(newline="", encoding=encoding, errors=errors)
 
 
 def read_json(path: Path) -> Any:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import matplotlib as mpl
 import pytest
@@ -21,6 +22,7 @@ from jurygcn.active.loop import Learner
 from jurygcn.active.oracle import asked
 from jurygcn.data import Split, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
+from jurygcn.fingerprints import sealed
 
 mpl.use("Agg")
 
@@ -198,10 +200,15 @@ def test_a_history_of_another_run_is_refused(tmp_path):
     for other, word in (({"seed": 1}, "seed"), ({"step": 6}, "step"), ({"strategy": "random"}, "strategy")):
         with pytest.raises(SettingError, match=word):
             quick(**other, resume=path)
-    changed = graph()
-    changed.x = changed.x + 1
-    with pytest.raises(SettingError, match="fingerprint"):
-        quick(data=changed, resume=path)
+    for part, change, word in (
+        ("x", lambda x: x + 1, "features"),
+        ("edge_index", lambda edges: edges[:, 2:], "edges"),
+        ("y", lambda y: y.roll(1), "classes"),
+    ):
+        changed = graph()
+        changed[part] = change(changed[part])
+        with pytest.raises(SettingError, match=f"got {word} '"):
+            quick(data=changed, resume=path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 1, "settings": {}, "steps": [{}]}'])
@@ -213,6 +220,81 @@ def test_a_broken_history_is_refused(tmp_path, text):
     assert path.read_text() == text
     with pytest.raises(DataError, match="No such file"):
         History.load(tmp_path / "none.json")
+
+
+def step_with(number, **change):
+    return lambda d: d["steps"][number].update(change)
+
+
+FORGED = {
+    "an accuracy of 111": step_with(1, accuracy=111.0),
+    "a negative share": step_with(1, changed=-0.5),
+    "an accuracy in words": step_with(1, accuracy="high"),
+    "seconds below zero": step_with(1, seconds=-1.0),
+    "more labels than nodes": step_with(1, labels=111_111),
+    "labels that nobody queried": step_with(2, queried=0),
+    "scores of nobody": step_with(1, scores=[1.0]),
+    "other answers": lambda d: step_with(0, answers=[(a + 1) % 3 for a in d["steps"][0]["answers"]])(d),
+    "other initial nodes": lambda d: step_with(0, nodes=d["steps"][1]["nodes"])(d),
+    "a node twice": lambda d: step_with(1, nodes=d["steps"][0]["nodes"])(d),
+    "an answer less": lambda d: (d["steps"][1]["answers"].pop(), d["steps"][1]["nodes"].pop()),
+    "a step less": lambda d: d["steps"].pop(1),
+    "an end before the end": lambda d: (d["steps"].pop(), d.update(stopped="budget")),
+    "an empty pool": lambda d: (d["steps"].pop(), d.update(stopped="pool")),
+    "an end that is no text": lambda d: d.update(stopped=7),
+    "settings that are none": lambda d: d.update(settings=[]),
+    "memory that is none": lambda d: d.update(memory=None),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_history_that_cannot_be_is_refused(tmp_path, forgery):
+    """Forged with a digest that agrees: only what it says tells."""
+    path = tmp_path / "history.json"
+    quick(resume=path)
+    document = json.loads(path.read_text())
+    del document["digest"]
+    FORGED[forgery](document)
+    path.write_text(json.dumps(sealed(document)))
+    before = path.read_bytes()
+    with pytest.raises(DataError, match=r"history\.json"):
+        quick(resume=path)
+    assert path.read_bytes() == before
+
+
+def test_a_history_that_was_altered_is_refused(tmp_path):
+    path = tmp_path / "history.json"
+    quick(resume=path)
+    document = json.loads(path.read_text())
+    document["steps"][1]["accuracy"] = 1.0
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match="altered or damaged"):
+        quick(resume=path)
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"weights": [1.0, 2.0]},
+        {"weights": [1.0, -1.0, 1.0]},
+        {"shares": [0.5, 0.0, 0.5]},
+        {"last": [[0.1, 0.2]]},
+        {"last": "none"},
+        {"drawn": {"7": 0.0}},
+        {"drawn": {"900": 0.1}},
+        {"drawn": [1]},
+        {"pool": 0},
+        {"pool": None},
+        {"more": 1},
+    ],
+)
+def test_notes_of_a_strategy_that_cannot_be_are_refused(tmp_path, notes):
+    path = tmp_path / "history.json"
+    whole = quick("anrmab")
+    begun = replace(whole, steps=whole.steps[:-1], stopped="", memory={**whole.memory, **notes})
+    begun.save(path)
+    with pytest.raises(DataError, match="notes of anrmab"):
+        quick("anrmab", resume=path)
 
 
 def test_a_saved_history_is_plain_json(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from invoke import FAST, refuses, run, run_json
 
+from jurygcn.active import History
 from jurygcn.data import load_dataset
 
 
@@ -132,9 +134,8 @@ def test_run_goes_on_from_its_folder(tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["history.csv", "history.json"]
     assert pd.read_csv(out / "history.csv")["labels"].tolist() == [4, 6, 9, 10]
     # as if it had been interrupted after two steps
-    document = json.loads((out / "history.json").read_text())
-    document["steps"], document["stopped"] = document["steps"][:2], ""
-    (out / "history.json").write_text(json.dumps(document))
+    whole = History.load(out / "history.json")
+    replace(whole, steps=whole.steps[:2], stopped="").save(out / "history.json")
     again = run_json("active", "run", "karate", "--strategy", "margin", *SHORT, "--out", out)
     assert again["nodes"] == first["nodes"]
     assert "seed 5 instead of 0" in refuses(

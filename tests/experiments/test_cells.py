@@ -9,6 +9,7 @@ import pytest
 
 from jurygcn.errors import SettingError
 from jurygcn.experiments.cells import Cells
+from jurygcn.fingerprints import sealed
 
 WANTED = [{"x": x} for x in range(4)]
 
@@ -71,11 +72,35 @@ def test_fresh_forgets(tmp_path: Path):
 
 def test_rows_are_lines_of_json(tmp_path: Path):
     cells(tmp_path).measure(WANTED[:1], Counter())
-    assert json.loads((tmp_path / "things.jsonl").read_text(encoding="utf-8")) == {
-        "cell": {"x": 0},
-        "stamp": "1",
-        "double": 0,
-    }
+    row = {"cell": {"x": 0}, "stamp": "1", "double": 0}
+    assert json.loads((tmp_path / "things.jsonl").read_text(encoding="utf-8")) == sealed({"row": row})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line.replace(b'"double": 2', b'"double": 3'),
+        lambda line: line.replace(b'"double"', b'"d\xff\xfeuble"'),
+        lambda line: b"[" * 100_000 + line,
+        lambda line: b"7\n",
+        lambda line: line.replace(b'"digest": "', b'"digest": "0'),
+    ],
+)
+def test_an_altered_line_is_measured_again(tmp_path: Path, damage):
+    cells(tmp_path).measure(WANTED, Counter())
+    path = tmp_path / "things.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], damage(lines[1]), *lines[2:]]))
+    second = Counter()
+    again = cells(tmp_path)
+    again.measure(WANTED, second)
+    assert second.asked == [1]
+    assert [row["double"] for row in again.rows(WANTED)] == [0, 2, 4, 6]
+
+
+def test_lines_of_earlier_versions_count(tmp_path: Path):
+    (tmp_path / "things.jsonl").write_text('{"cell": {"x": 1}, "stamp": "1", "double": 2}\n', encoding="utf-8")
+    assert [row["double"] for row in cells(tmp_path).rows(WANTED)] == [2]
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path):

@@ -25,6 +25,7 @@ from jurygcn.cli.nodes import read_nodes
 from jurygcn.data import load_dataset, package_index, reddit
 from jurygcn.data.planetoid import PARTS, file_name, read_planetoid, unpickle
 from jurygcn.errors import DataError, JuryError, ModelError
+from jurygcn.fingerprints import sealed
 from jurygcn.report import Report
 
 MODEST = 64 << 20  # bytes; what refusing a file may take
@@ -381,8 +382,9 @@ def test_an_altered_history_is_refused(tmp_path, karate, change):
     path = tmp_path / "history.json"
     active.run(karate, "random", **settings, resume=path)
     document = json.loads(path.read_text())
+    del document["digest"]
     document["steps"], document["stopped"] = [altered(document["steps"][0], **change)], ""
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(sealed(document)))
     with pytest.raises(DataError, match=r"history\.json"):
         active.run(karate, "random", **settings, resume=path)
 
@@ -401,11 +403,11 @@ def saved(tmp_path):
 def test_a_saved_jury_connects_to_nobody(saved):
     """A setting that would let a folder choose the cluster this process talks to: Dask's protocol runs pickles."""
     folder, objective = saved
-    description = json.loads((folder / "jury.json").read_text())
+    about, arrays = archives.read_sealed(folder / "jury.npz")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
-        description["settings"]["parallel"] = f"dask://127.0.0.1:{server.getsockname()[1]}"
-        (folder / "jury.json").write_text(json.dumps(description))
+        about["settings"]["parallel"] = f"dask://127.0.0.1:{server.getsockname()[1]}"
+        archives.write_sealed(folder / "jury.npz", about, arrays)
         with pytest.raises(DataError, match="not a complete saved jury"):
             Jury.load(folder, objective.gcn, objective.data)
         with pytest.raises(TimeoutError):
@@ -415,13 +417,15 @@ def test_a_saved_jury_connects_to_nobody(saved):
 @pytest.mark.parametrize("text", ["[" * 200_000, "[]", '{"settings": [], "solve": {}}', '{"settings": {}}'])
 def test_a_saved_jury_that_is_none(saved, text):
     folder, objective = saved
-    (folder / "jury.json").write_text(text)
+    write_npz(folder / "jury.npz", about=np.array(text), steps=np.ones((5, 3)), train_nodes=np.arange(3))
     with pytest.raises(DataError, match="not a complete saved jury"):
         Jury.load(folder, objective.gcn, objective.data)
 
 
 def test_a_saved_jury_with_absurd_arrays(saved, modest):
     folder, objective = saved
-    write_npz(folder / "jurors.npz", steps=lying_npy((10**15,), "<f8", b""), train_nodes=np.arange(3))
+    write_npz(
+        folder / "jury.npz", about=np.array("{}"), steps=lying_npy((10**15,), "<f8", b""), train_nodes=np.arange(3)
+    )
     with pytest.raises(DataError, match="not a complete saved jury"):
         Jury.load(folder, objective.gcn, objective.data)

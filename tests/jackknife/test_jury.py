@@ -232,7 +232,7 @@ def test_save_and_load(tmp_path):
     other = GCN(4, 3, 3).double()
     with pytest.raises(DataError, match="other model"):
         Jury.load(path, other, jury.data)
-    (path / "jurors.npz").write_bytes(b"half a file")
+    (path / "jury.npz").write_bytes(b"half a file")
     with pytest.raises(DataError, match="not a complete saved jury"):
         Jury.load(path, jury.objective.model, jury.data)
 

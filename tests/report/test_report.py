@@ -13,6 +13,7 @@ from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
 
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, distance_to_labels, set_coverage
+from jurygcn.fingerprints import sealed
 from jurygcn.report import Report, gather, report_on
 from jurygcn.report.drivers import drivers_of
 from jurygcn.report.page import as_script_data
@@ -181,6 +182,55 @@ def test_saving_and_loading(tmp_path: Path):
         (tmp_path / "report.json").write_text(text)
         with pytest.raises(DataError, match="write it anew"):
             Report.load(tmp_path)
+
+
+FORGED = {
+    "a p-value of 111,111": lambda c: c["details"]["p_values"][0].__setitem__(0, 111_111.0),
+    "p-values of fewer classes": lambda c: c["details"]["p_values"][0].pop(),
+    "p-values of fewer nodes": lambda c: c["details"]["p_values"].pop(),
+    "a credibility below zero": lambda c: c["rows"]["credibility"].__setitem__(0, -0.5),
+    "a probability in words": lambda c: c["rows"]["probability"].__setitem__(0, "high"),
+    "a class that is none": lambda c: c["rows"]["prediction"].__setitem__(0, 3),
+    "a set of another size": lambda c: c["rows"]["size"].__setitem__(0, 1 + c["rows"]["size"][0]),
+    "a set that is none": lambda c: c["rows"]["set"].__setitem__(0, 99),
+    "a label twice in a set": lambda c: c["rows"]["sets"].__setitem__(0, [1, 1]),
+    "a column too short": lambda c: c["rows"]["width"].pop(),
+    "a node twice": lambda c: c["rows"]["node"].__setitem__(0, c["rows"]["node"][1]),
+    "half an edge": lambda c: c["edges"]["pairs"].pop(),
+    "a driver that is no juror": lambda c: c["details"]["drivers"][0].__setitem__(0, 20),
+    "a level of 7": lambda c: c.__setitem__("alpha", 7),
+    "another kind": lambda c: c.__setitem__("kind", "target"),
+    "a title that is no text": lambda c: c.__setitem__("title", {"a": 1}),
+    "no details": lambda c: c.__setitem__("details", []),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_report_that_cannot_be_is_refused(tmp_path: Path, forgery: str):
+    """Forged with a digest that agrees: only the numbers themselves tell."""
+    path = report_on(*judged()).save(tmp_path)
+    document = json.loads(path.read_text())
+    del document["digest"]
+    FORGED[forgery](document)
+    path.write_text(json.dumps(sealed(document)))
+    with pytest.raises(DataError, match="write it anew"):
+        Report.load(tmp_path)
+
+
+def test_a_report_that_was_altered_is_refused(tmp_path: Path):
+    """A number that can be, in a file whose digest is of another."""
+    path = report_on(*judged()).save(tmp_path)
+    document = json.loads(path.read_text())
+    document["details"]["p_values"][0][0] = 0.5
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match="altered or damaged"):
+        Report.load(tmp_path)
+
+
+def test_a_report_on_targets_is_read_back(tmp_path: Path):
+    report = report_on(*judged_regression())
+    report.save(tmp_path)
+    assert Report.load(tmp_path).to_html() == report.to_html()
 
 
 class Elements(HTMLParser):

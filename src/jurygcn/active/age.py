@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jurygcn.active.clusters import centre_distances
 from jurygcn.active.facts import Array
 from jurygcn.active.scene import Choice, Scene
+from jurygcn.errors import DataError
 
 # how fast AGE's trust in centrality falls, as its authors set it
 AGE_BASE = {"citeseer": 0.9}
@@ -47,6 +50,7 @@ def anrmab(scene: Scene) -> Choice:
     :math:`\phi` without replacement; every drawn node then updates the weights (``updated_weights``).
     """
     memory = scene.memory
+    check_memory(memory, len(scene.data.x))
     total = max(scene.total, scene.batch)
     floor = min(np.sqrt(np.log(EXPERTS) / (EXPERTS * total)), 1.0 / EXPERTS)
     weights = updated_weights(scene, total, floor) if memory.get("last") else np.ones(EXPERTS)
@@ -65,6 +69,24 @@ def anrmab(scene: Scene) -> Choice:
     memory["drawn"] = {**memory.get("drawn", {}), **drawn}
     memory["pool"] = memory.get("pool", len(scene.pool))
     return scene.choice(scene.pool[picked], chance[picked])
+
+
+def check_memory(memory: dict[str, Any], num_nodes: int) -> None:
+    """Refuse notes that this strategy cannot have made: they come back from a file, which may have been altered."""
+    if not memory:
+        return
+    try:
+        weights, shares, last = (np.array(memory[name], dtype=float) for name in ("weights", "shares", "last"))
+        drawn = {int(node): float(chance) for node, chance in memory["drawn"].items()}
+        shapes = (weights.shape, shares.shape, last.shape[1:]) == ((EXPERTS,),) * 3 and last.ndim == 2
+        fine = shapes and 0 < len(last) <= len(drawn) == len(memory["drawn"])
+        fine = fine and all(0 <= node < num_nodes for node in drawn) and memory["pool"] in range(1, num_nodes + 1)
+        positive = np.concatenate([weights, shares, list(drawn.values())])
+        fine = fine and bool(np.isfinite(positive).all() and (positive > 0).all() and ((last >= 0) & (last <= 1)).all())
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        fine = False
+    if not fine or memory.keys() != {"weights", "shares", "last", "drawn", "pool"}:
+        raise DataError("expected the notes of anrmab in the history, got others; it was altered: start anew")
 
 
 def updated_weights(scene: Scene, total: int, floor: float) -> Array:

@@ -16,11 +16,12 @@ from torch import Tensor
 from jurygcn.canvas import canvas
 from jurygcn.errors import DataError, SettingError
 from jurygcn.files import read_json, write_text
+from jurygcn.fingerprints import sealed, unsealed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMAT = 1
+FORMAT = 2
 COLUMNS = ("labels", "queried", "accuracy", "micro_f1", "val_accuracy", "changed", "seconds", "training_seconds")
 
 
@@ -114,7 +115,7 @@ class History:
         document = {"format": FORMAT, **asdict(self)}
         # JSON has no NaN
         document["steps"] = [{k: None if v != v else v for k, v in step.items()} for step in document["steps"]]
-        write_text(path, json.dumps(document, allow_nan=False) + "\n")
+        write_text(path, json.dumps(sealed(document), allow_nan=False) + "\n")
         return path
 
     @classmethod
@@ -122,11 +123,13 @@ class History:
         """A history saved before."""
         path = Path(path)
         try:
-            document = read_json(path)
+            document = unsealed(read_json(path))
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']}")
             steps = tuple(_step(step) for step in document["steps"])
-            return cls(document["settings"], steps, document["memory"], document["stopped"])
+            history = cls(document["settings"], steps, document["memory"], document["stopped"])
+            _check_sums(history)
+            return history
         except OSError as error:
             raise DataError(f"expected a history at {path}, got {error.strerror}; check the path") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -139,7 +142,7 @@ class History:
         """Refuse to go on with other settings than the run began with."""
         other = {key for key in {*settings, *self.settings} if settings.get(key) != self.settings.get(key)}
         if other:
-            key = min(other, key=lambda name: (name == "fingerprint", name))  # the graph differs with the seed too
+            key = min(other, key=lambda name: (name == "split", name))  # the split differs with the seed too
             raise SettingError(
                 f"expected the settings that {path.name} began with, got {key} {settings.get(key)!r} instead of "
                 f"{self.settings.get(key)!r}; use the same, or another file"
@@ -151,6 +154,36 @@ def _step(entries: Mapping[str, Any]) -> Step:
     known.update({key: tuple(value) for key, value in known.items() if isinstance(value, list)})
     step = Step(**known)
     whole = (step.labels, step.queried, *step.nodes, *step.answers, *step.skipped)
-    if any(type(number) is not int for number in whole) or len(step.nodes) != len(step.answers):
-        raise ValueError("nodes and answers that are not numbers, one answer per node")
+    if any(type(number) is not int or not 0 <= number < 2**63 for number in whole):
+        raise ValueError("nodes, answers or counts that are not numbers from 0 on")
+    if len(step.nodes) != len(step.answers) or len(step.scores) not in (0, len(step.nodes)):
+        raise ValueError("another number of answers or scores than of nodes")
+    shares = (step.accuracy, step.micro_f1, step.val_accuracy, step.changed)
+    numbers = (*shares, step.seconds, step.training_seconds, *step.scores)
+    if any(type(number) not in (int, float) for number in numbers):
+        raise ValueError("measures that are not numbers")
+    if any(not 0 <= share <= 1 for share in shares if share == share):
+        raise ValueError("an accuracy or a share outside of 0..1")
+    if not all(0 <= seconds < math.inf for seconds in (step.seconds, step.training_seconds)):
+        raise ValueError("times below 0")
     return step
+
+
+def _check_sums(history: History) -> None:
+    """Refuse steps that do not add up: counts are sums of what was labelled, and no node is labelled twice."""
+    if not isinstance(history.settings, dict) or not isinstance(history.memory, dict):
+        raise ValueError("settings or memory that are no mappings")
+    if not isinstance(history.stopped, str):
+        raise ValueError("an end that is not in words")
+    seen: set[int] = set()
+    labels = 0
+    for step in history.steps:
+        labels += len(step.nodes)
+        if step.labels != labels or step.queried != labels - len(history.steps[0].nodes):
+            raise ValueError(
+                f"{step.labels} labels, {step.queried} of them queried, where {labels} nodes were labelled"
+            )
+        new = {*step.nodes, *step.skipped}
+        if len(new) != len(step.nodes) + len(step.skipped) or new & seen:
+            raise ValueError("a node that was asked for twice")
+        seen |= new

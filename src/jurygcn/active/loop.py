@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 import zlib
@@ -29,6 +28,7 @@ from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.files import changing
+from jurygcn.fingerprints import fingerprint
 from jurygcn.models import GCN, ReceptiveField, train
 from jurygcn.progress import progress_bar
 
@@ -83,7 +83,10 @@ def run(
         "seed": seed,
         **asdict(recipe),
         "graph": str(getattr(data, "name", "")),
-        "fingerprint": _fingerprint(data, split),
+        "features": fingerprint(data.x),
+        "edges": fingerprint(data.edge_index, data.get("edge_weight")),
+        "classes": fingerprint(data.y),
+        "split": fingerprint(split),
     }
     history = History(settings)
     path = None if resume is None else Path(resume)
@@ -95,6 +98,7 @@ def run(
                 history = History.load(path)
                 history.check_same(settings, path)
                 _check_nodes(history, data, split, path)
+        learner.check_course(history, resume, told=oracle is not None)
         shown = progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress)
         advance = stack.enter_context(shown)
         advance(len(history.steps))
@@ -173,6 +177,21 @@ class Learner:
         seconds = time.perf_counter() - started
         check_choice(choice, scene)
         return choice.nodes, choice.scores, seconds
+
+    def check_course(self, history: History, path: str | Path | None, *, told: bool) -> None:
+        """Refuse a history that this run cannot have had: other initial nodes, answers, strides or another end."""
+        sizes, steps = self.schedule.sizes, history.steps
+        asked = [sorted([*step.nodes, *step.skipped]) for step in steps]
+        strides = [size - before for size, before in zip(sizes, [0, *sizes])]
+        first = random_labels(self.split.pool, sizes[0], seed=self.seed).sort().values.tolist() if sizes[0] else []
+        fits = [len(nodes) for nodes in asked] == strides[: len(asked)] and asked[:1] in ([], [first])
+        ended = {"budget": len(steps) == len(sizes), "pool": not len(self.candidates(history))}
+        right = told or torch.equal(history.labels, self.data.y[history.labelled].cpu())
+        if not (fits and right and ended.get(history.stopped, True)):
+            raise DataError(
+                f"expected {Path(path or '').name} to tell a course that this run can have taken, got other nodes, "
+                "answers or another end; it was altered: start anew with another file"
+            )
 
     def candidates(self, history: History) -> Tensor:
         """The pool without what was labelled or skipped."""
@@ -260,12 +279,3 @@ def _check_nodes(history: History, data: Data, split: Split, path: Path) -> None
 def _generator(seed: int, purpose: str, step: int) -> np.random.Generator:
     """A stream of its own for each purpose and step, so that a resumed run draws what it would have drawn."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])
-
-
-def _fingerprint(data: Data, split: Split) -> str:
-    """A short name for the graph and its split."""
-    parts = (data.x, data.edge_index, split.pool, split.val, split.test)
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -15,6 +15,8 @@ from jurygcn.data import check_nodes, labelled
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError
 from jurygcn.files import read_json
+from jurygcn.fingerprints import SEAL, fingerprint, state, unsealed
+from jurygcn.models import GCN
 from jurygcn.spreadsheet import check_header, read_rows, unquoted
 
 HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
@@ -45,7 +47,8 @@ def read_candidates(path: Path, data: Data) -> Tensor:
 def _read(path: Path, data: Data, option: str) -> list[int]:
     try:
         if path.suffix == ".json":
-            return _numbers(read_json(path)["train_nodes"])
+            run = read_json(path)
+            return _numbers((unsealed(run) if SEAL in run else run)["train_nodes"])
         return _from_lines(path, data)
     except OSError as error:
         raise DataError(f"expected a file of nodes at {path}, got {error.strerror}; check {option}") from error
@@ -58,15 +61,25 @@ def _read(path: Path, data: Data, option: str) -> list[int]:
         ) from error
 
 
-def recorded_beside(checkpoint: Path, data: Data) -> Recorded:
-    """What the run.json next to a checkpoint says, if there is one and it is about this graph."""
-    try:
-        run = read_json(checkpoint.parent / "run.json")
-        if run["command"] != "train" or run["data"]["name"] != data.name:
-            return Recorded()
-        nodes, weight_decay = _numbers(run["train_nodes"]), float(run["settings"]["weight_decay"])
-    except (OSError, ValueError, KeyError, TypeError):
+def recorded_beside(checkpoint: Path, data: Data, model: GCN) -> Recorded:
+    """What the run.json next to a checkpoint says, if there is one and it is about this graph and model."""
+    path = checkpoint.parent / "run.json"
+    if not path.is_file():
         return Recorded()
+    try:
+        run = read_json(path)
+        if isinstance(run, dict) and {SEAL, "parameters"} & run.keys():  # earlier versions wrote neither
+            run = unsealed(run)
+        if not isinstance(run, dict) or run.get("command") != "train" or run["data"]["name"] != data.name:
+            return Recorded()
+        if run.get("parameters", "") not in ("", fingerprint(state(model))):
+            raise ValueError("it is about other parameters")
+        nodes, weight_decay = _numbers(run["train_nodes"]), float(run["settings"]["weight_decay"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"expected the run.json that was written with {checkpoint.name} beside it, got another file ({error}); "
+            "train again, or move it away and pass --train-nodes and --weight-decay"
+        ) from error
     return Recorded(checked(nodes, data, "run.json"), weight_decay)
 
 

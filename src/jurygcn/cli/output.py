@@ -15,6 +15,7 @@ from rich.console import Console
 from jurygcn.cli.reporting import visible, without_nan
 from jurygcn.errors import SettingError
 from jurygcn.files import replacing
+from jurygcn.fingerprints import sealed
 from jurygcn.report import Report
 from jurygcn.spreadsheet import as_csv
 
@@ -62,7 +63,7 @@ def write_page(report: Report, path: Path) -> Path:
 
 def write_run(folder: Path, run: Mapping[str, Any], files: Mapping[str, Writer]) -> list[Path]:
     """Write the files and run.json into the folder; they appear once all are complete, run.json last."""
-    text = json.dumps(without_nan(run), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(sealed(without_nan(run)), indent=2, allow_nan=False) + "\n"
     writers: dict[str, Writer] = {"run.json": lambda path: path.write_text(text, encoding="utf-8"), **files}
     try:
         with ExitStack() as stack:  # leaves in reverse order, so what is entered first appears last

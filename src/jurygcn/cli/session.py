@@ -26,6 +26,7 @@ from jurygcn.cli.options import DEFAULT_WEIGHT_DECAY
 from jurygcn.cli.reporting import busy, say
 from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
 from jurygcn.errors import DataError, ModelError, SettingError
+from jurygcn.fingerprints import fingerprint, state
 from jurygcn.models import GCN, Training, train
 
 DEFAULT_LABELS = 100
@@ -93,6 +94,7 @@ class Session:
             "command": command,
             "data": {"name": self.data.name, **sizes(self.data)._asdict()},
             "model": "checkpoint" if self.training is None else "trained",
+            "parameters": fingerprint(state(self.model)),
             "settings": options,
             "training": None if self.training is None else {"epochs": self.training.epochs, "loss": self.loss},
             "versions": versions(),
@@ -131,7 +133,7 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
     model, training, recorded = None, None, Recorded()
     if settings.checkpoint is not None:
         model = load_gcn(settings.checkpoint, data)
-        recorded = recorded_beside(settings.checkpoint, data)
+        recorded = recorded_beside(settings.checkpoint, data, model)
     train_nodes, test_nodes = choose_nodes(data, settings, recorded)
     given = (settings.weight_decay, recorded.weight_decay, DEFAULT_WEIGHT_DECAY)
     weight_decay = next(value for value in given if value is not None)

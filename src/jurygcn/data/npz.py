@@ -3,7 +3,7 @@
 Arrays: `edge_index` (2, E) integers; `x` (N, F), or its CSR parts `x_data`, `x_indices`, `x_indptr`,
 `x_shape`; optional `y` (N,), `edge_weight` (E,), `num_classes`, `class_names`, `node_names`, and a split as
 `train_mask`/`val_mask`/`test_mask` (N,), `train_masks`/... (splits, N), or `train_idx`/... (node numbers).
-Other arrays are ignored.
+Other arrays are ignored. What we write has a `digest` of all these arrays, which must agree where there is one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from jurygcn.archives import Arrays, array_names, check_room, read_arrays
 from jurygcn.data.validate import MASKS
 from jurygcn.errors import DataError, excerpt, listing
 from jurygcn.files import replacing
+from jurygcn.fingerprints import SEAL, fingerprint
 
 _CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
 _NAMES, _LISTS = ("class_names", "node_names"), ("_mask", "_masks", "_idx")
@@ -33,7 +34,12 @@ _SPARSE_BELOW = 0.25  # share of non-zeros under which CSR parts take less room 
 
 def read_npz(path: Path) -> Data:
     """Read a graph from an npz file as it is; `clean` has yet to check it."""
-    arrays = read_arrays(path, _KNOWN)
+    arrays = read_arrays(path, {*_KNOWN, SEAL})
+    if SEAL in arrays and str(arrays.pop(SEAL)) != fingerprint(arrays):
+        raise DataError(
+            f"{path.name}: expected the arrays that its `{SEAL}` was made of, got others, so the file was altered or "
+            f"damaged; make it anew, or write it without `{SEAL}`"
+        )
     missing = [key for key in ("edge_index",) if key not in arrays]
     if "x" not in arrays and not all(key in arrays for key in _CSR):
         missing.append("x (or " + ", ".join(_CSR) + ")")
@@ -101,6 +107,7 @@ def write_npz(path: Path, data: Data) -> None:
     for key in _NAMES:
         if key in data:
             arrays[key] = np.array(data[key], dtype=np.str_)
+    arrays[SEAL] = np.array(fingerprint(arrays))
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 

@@ -15,6 +15,7 @@ import torch
 from jurygcn.data import cache_folder
 from jurygcn.errors import SettingError
 from jurygcn.files import changing, open_text
+from jurygcn.fingerprints import sealed, unsealed
 from jurygcn.progress import progress_bar
 
 Cell = dict[str, Any]
@@ -40,20 +41,17 @@ class Cells:
                 self.path.unlink(missing_ok=True)
             text = ""
             if self.path.exists():
-                with open_text(self.path, encoding="utf-8") as file:
+                with open_text(self.path, encoding="utf-8", errors="replace") as file:
                     text = file.read()
         except OSError as error:
             raise SettingError(f"expected to keep results in {folder}, got {error.strerror}; choose another") from error
-        except UnicodeDecodeError as error:
-            raise SettingError(
-                f"expected results that jurygcn wrote in {self.path}, got other bytes; choose another folder"
-            ) from error
         for line in text.splitlines():
             try:
                 row = json.loads(line)
-                self.found[self._key(row["cell"], row.get("stamp", ""))] = row
-            except (ValueError, KeyError, TypeError):
-                continue  # a line that was cut off does not count
+                row = unsealed(row)["row"] if "row" in row else row  # lines of earlier versions have no digest
+                self.found[self._key(row["cell"], str(row.get("stamp", "")))] = row
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue  # a line that was cut off or altered does not count
 
     def _key(self, cell: Cell, stamp: str | None = None) -> str:
         return json.dumps([cell, self.stamp(cell) if stamp is None else stamp], sort_keys=True)
@@ -71,7 +69,7 @@ class Cells:
         with changing(self.path), self.path.open("ab+") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
             cut_off = file.read() not in (b"", b"\n")  # a line that was cut off must not swallow this one
-            file.write((b"\n" if cut_off else b"") + json.dumps(row).encode() + b"\n")
+            file.write((b"\n" if cut_off else b"") + json.dumps(sealed({"row": row})).encode() + b"\n")
         self.found[self._key(row["cell"])] = row
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:

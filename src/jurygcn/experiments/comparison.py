@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -37,6 +36,7 @@ from jurygcn.evaluation import (
 )
 from jurygcn.evaluation.conformal import SCORES
 from jurygcn.experiments.cells import Cell, Cells, Row
+from jurygcn.fingerprints import fingerprint
 from jurygcn.jackknife import Jury
 from jurygcn.jackknife.intervals import check_alpha
 from jurygcn.jackknife.verdict import RANKINGS
@@ -83,10 +83,8 @@ class Setting:
     @cached_property
     def fingerprint(self) -> str:
         """A short name for the graph's content."""
-        digest = hashlib.sha256()
-        for part in (self.data.x, self.data.edge_index, self.data.y):
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        data = self.data
+        return fingerprint(data.x, data.edge_index, data.get("edge_weight"), data.y)
 
     def measure(self, method: str, seed: int, left_out: bool) -> Row:
         """One method on one split; with ``left_out``, how well it tells classes that it never saw."""

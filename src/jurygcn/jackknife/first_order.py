@@ -23,7 +23,7 @@ from jurygcn.jackknife.diffusion import take
 from jurygcn.jackknife.hearing import Hearing, Question, Tally, errors_of
 from jurygcn.jackknife.intervals import LowerTail
 from jurygcn.jackknife.jurors import CompressedJurors
-from jurygcn.jackknife.tally import Interval, Own
+from jurygcn.jackknife.tally import FLOOR, Interval, Own
 from jurygcn.models.receptive_field import ReceptiveField, Tangents, is_everything
 from jurygcn.objective import Objective
 
@@ -122,7 +122,7 @@ class FirstOrderHearing(Hearing):
             probability = self.own_predictions.gather(1, self.own_targets[:, None]).squeeze(1)
             for counts in tally.labels.values():
                 counts.counts = torch.cat([stage.labels for stage in stages])
-                counts.log_scores.append(probability.clamp_min(1e-12).log())
+                counts.log_scores.append(probability.clamp_min(FLOOR).log())
         for tail, side in ((tally.bounds.low, 0), (tally.bounds.high, 1)):
             tail.smallest = torch.cat([stage.tails[side] for stage in stages]) if stages[0].tails else None
         return tally

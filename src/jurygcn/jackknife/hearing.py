@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from jurygcn.checks import all_finite
 from jurygcn.errors import ModelError
+from jurygcn.fingerprints import architecture, state
 from jurygcn.jackknife.ballots import Ballots, predictions_at
 from jurygcn.jackknife.diffusion import Diffusion, take
 from jurygcn.jackknife.intervals import check_alpha, loo_errors
@@ -187,14 +188,14 @@ class Hearing:
             "question": self.question,
             "loss": objective.loss.name,
             "dtype": objective.source_dtype,
-            "model": objective.model,
+            "architecture": architecture(objective.model),
+            "model": state(objective.model),
             "prediction": self.prediction,
             "asked": self.asked,
             "train_nodes": objective.train_nodes,
             "targets": objective.targets,
             "seats": self.seats,
             "steps": self.ballots.steps,
-            **{f"model.{name}": value for name, value in objective.model.state_dict().items()},
             **{f"data.{name}": value for name, value in objective.data.items() if isinstance(value, Tensor)},
         }
 

@@ -7,26 +7,25 @@ replaced in one piece; nothing is pickled.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from jurygcn.archives import Arrays, read_arrays
+from jurygcn.archives import Arrays, read_sealed, write_sealed
+from jurygcn.checks import all_finite
 from jurygcn.errors import JuryWarning
-from jurygcn.files import replacing
+from jurygcn.fingerprints import fingerprint
+from jurygcn.jackknife.tally import LOWEST
 
 if TYPE_CHECKING:
     from jurygcn.jackknife.hearing import Hearing, Tally
 
-FORMAT = 1
+FORMAT = 2
 # Writing takes at most this share of the time: counts of large graphs are large, and are then not kept every time.
 SHARE = 0.1
 
@@ -35,21 +34,22 @@ class Record:
     """The counts of one hearing in a folder."""
 
     def __init__(self, folder: Path, hearing: Hearing) -> None:
-        self.hearing, self.fingerprint = hearing, fingerprint(hearing.evidence())
+        self.hearing, self.fingerprint = hearing, fingerprint(version("jurygcn"), hearing.evidence())
         self.path = folder / f"{self.fingerprint}.npz"
         self._next_write, self._writable = 0.0, True
 
     def read(self) -> Tally | None:
         """The counts kept so far; None if there are none that can be used."""
         try:
-            arrays = read_arrays(self.path)
-            about = json.loads(str(arrays.pop("about")))
-            if (about["format"], about["fingerprint"]) != (FORMAT, self.fingerprint):
+            about, arrays = read_sealed(self.path)
+            if about != self._about(int(about["jurors"])):
                 return None
-            tally = unpack(arrays, self.hearing)
-            return tally if tally.jurors == about["jurors"] else None
+            return unpack(arrays, self.hearing, about["jurors"])
         except Exception:  # whatever is wrong with the file, the remedy is to count again
             return None
+
+    def _about(self, jurors: int) -> dict[str, int | str]:
+        return {"format": FORMAT, "fingerprint": self.fingerprint, "jurors": jurors}
 
     def write(self, tally: Tally) -> None:
         """Keep these counts in place of earlier ones; the last ones always, others if that does not take long."""
@@ -57,10 +57,8 @@ class Record:
         started = time.monotonic()
         if not self._writable or (started < self._next_write and not complete):
             return
-        about = json.dumps({"format": FORMAT, "fingerprint": self.fingerprint, "jurors": tally.jurors})
         try:
-            with replacing(self.path) as temporary, temporary.open("wb") as stream:
-                np.savez(stream, about=np.array(about), **pack(tally))  # type: ignore[arg-type]
+            write_sealed(self.path, self._about(tally.jurors), pack(tally))
         except OSError as error:
             warnings.warn(
                 f"The counts cannot be kept in {self.path.parent} ({error.strerror or error}): an interrupted run will "
@@ -72,19 +70,6 @@ class Record:
             return
         now = time.monotonic()
         self._next_write = now + (now - started) * (1 / SHARE - 1)
-
-
-def fingerprint(evidence: dict[str, Any]) -> str:
-    """A checksum of named tensors and settings."""
-    digest = hashlib.sha256(version("jurygcn").encode())
-    for name, value in evidence.items():
-        if isinstance(value, Tensor) and value.layout == torch.strided:
-            array = value.detach().cpu().contiguous()
-            digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
-            digest.update(array.flatten().view(torch.uint8).numpy().data)
-        else:
-            digest.update(f"{name} {value!r}".encode())
-    return digest.hexdigest()[:32]
 
 
 def pack(tally: Tally) -> Arrays:
@@ -100,16 +85,60 @@ def pack(tally: Tally) -> Arrays:
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
-def unpack(arrays: Arrays, hearing: Hearing) -> Tally:
-    """Counts from named arrays."""
-    tally = hearing.new_tally()
+def unpack(arrays: Arrays, hearing: Hearing, jurors: int) -> Tally:
+    """Counts from named arrays, if they are possible after so many jurors; a ValueError otherwise."""
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    tally.bounds.errors.append(tensors.pop("errors"))
+    tally = hearing.new_tally()
+    check_counts(tensors, hearing, tally, jurors)
+    tally.bounds.errors.append(tensors["errors"])
     for name, tail in (("low", tally.bounds.low), ("high", tally.bounds.high)):
-        tail.smallest = tensors.pop(name, None)
+        tail.smallest = tensors.get(name)
     for name in ("total", "square", "flips"):
-        getattr(tally.spread, name).copy_(tensors.pop(name))
+        getattr(tally.spread, name).copy_(tensors[name])
     for k, counts in tally.labels.items():
-        counts.counts = tensors.pop(f"counts_{k}")
-        counts.log_scores.append(tensors.pop(f"log_scores_{k}"))
+        counts.counts = tensors[f"counts_{k}"]
+        counts.log_scores.append(tensors[f"log_scores_{k}"])
     return tally
+
+
+def check_counts(tensors: dict[str, Tensor], hearing: Hearing, empty: Tally, jurors: int) -> None:
+    """Refuse arrays that are not the counts of the first jurors: shapes, types, ranges, and sums that do not add up."""
+    if not 1 <= jurors <= hearing.num_jurors:
+        raise ValueError(f"{jurors} jurors")
+    (m, C), votes = hearing.prediction.shape, hearing.prediction.dtype
+    K = 1 if hearing.classify else C
+    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "errors": (votes, (jurors, K)),
+        "total": (torch.float64, (m, C)),
+        "square": (torch.float64, (m,)),
+        "flips": (torch.int64, (m,)),
+    }
+    if empty.bounds.method != "jackknife":
+        wanted |= {name: (votes, (m * K, min(jurors, empty.bounds.low.keep))) for name in ("low", "high")}
+    for k in empty.labels:
+        wanted |= {f"counts_{k}": (torch.int32, (m, C)), f"log_scores_{k}": (votes, (jurors,))}
+    if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()} != wanted:
+        raise ValueError("other arrays than those of this hearing")
+    own = hearing.own(torch.arange(jurors))
+    speakers = jurors - torch.zeros(m, dtype=torch.long).index_fill_(0, own.node, 1)
+    total, square = tensors["total"], tensors["square"]
+    slack = 1.0 + 1e-3  # for rounding
+    fine = [
+        *(all_finite(tensors[name]) for name in ("errors", "total", "square")),
+        *(not bool(tensors[name].isnan().any()) for name in ("low", "high") if name in tensors),
+        bool((tensors["errors"] >= 0).all()),
+        bool((total.square().sum(dim=1) <= slack * speakers * square + 1e-12).all()),  # Cauchy and Schwarz
+        _between(tensors["flips"], 0, speakers),
+        *(_between(tensors[f"counts_{k}"], 0, speakers[:, None]) for k in empty.labels),
+        *(_between(tensors[f"log_scores_{k}"], slack * LOWEST, 1e-3) for k in empty.labels),
+    ]
+    if hearing.classify:  # probabilities: norms up to 1, errors up to the distance of two corners of the simplex
+        fine += [_between(tensors["errors"], 0, slack * 2**0.5), _between(square, 0, 2 * slack * speakers)]
+        tails = [tensors[name] for name in ("low", "high") if name in tensors]
+        fine += [_between(tail[tail != torch.inf], -2.5, slack) for tail in tails]
+    if not all(fine):
+        raise ValueError("numbers that no jurors can have given")
+
+
+def _between(values: Tensor, low: float, high: float | Tensor) -> bool:
+    return bool(((values >= low) & (values <= high)).all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from math import log
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ INTERVALS = ("jackknife+", "jackknife", "minmax")
 # Nodes that look alike have equal scores, but sums in another order differ in the last digits: so many units in the
 # last place count as equal, and a tie counts for the label.
 TIES = 32
+
+# The log-probability of an own label that a juror gives no chance at all.
+FLOOR = 1e-12
+LOWEST = log(FLOOR)
 
 
 def lac_scores(probabilities: Tensor) -> Tensor:
@@ -134,7 +139,7 @@ class LabelCounts:
 
     def listen(self, at_own: Tensor, labels: Tensor) -> None:
         """Note what some jurors give their own left-out labels: votes (b, C), labels (b,)."""
-        self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(1e-12).log().squeeze(1))
+        self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(FLOOR).log().squeeze(1))
 
     def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
         """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""

@@ -11,9 +11,11 @@ from typing import Any
 
 from jurygcn.errors import DataError
 from jurygcn.files import read_json, write_text
+from jurygcn.fingerprints import sealed, unsealed
 from jurygcn.report.page import render
+from jurygcn.report.possible import check_content
 
-FORMAT = 1
+FORMAT = 2
 FILE = "report.json"
 SECTIONS = {"title", "headline", "columns", "rows", "charts", "checkup", "edges", "training", "details", "notes"}
 
@@ -40,7 +42,8 @@ class Report:
 
     def to_json(self) -> str:
         """The content in the form that `load` reads."""
-        return json.dumps({"format": FORMAT, **self.content}, allow_nan=False, separators=(",", ":")) + "\n"
+        document = sealed({"format": FORMAT, **self.content})
+        return json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path) -> Path:
         """Keep the content as report.json in a folder, to make the page of later."""
@@ -54,15 +57,16 @@ class Report:
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
-            content = read_json(path)
+            content = unsealed(read_json(path))
             if content.pop("format") != FORMAT or not content.keys() >= SECTIONS:
                 raise ValueError("another format")
+            check_content(content)
         except OSError as error:
             raise DataError(
                 f"expected results with a {FILE} at {folder}, got {error.strerror}; "
                 "write some with jurygcn quantify --out"
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise DataError(
                 f"expected a {FILE} that jurygcn wrote, got something else ({error}); write it anew"
             ) from error

@@ -1,0 +1,148 @@
+"""One digest for all that must be recognised again: tensors, models, settings, and what a file says of itself.
+
+Every value is written as its kind, its length and its content, so no two different values give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+SEAL = "digest"  # the entry of a document that holds the digest of all others
+
+_PARTS = {  # what a sparse tensor consists of
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def fingerprint(*values: Any) -> str:
+    """A short name (32 hexadecimal digits) for these values and no others.
+
+    Tensors and arrays count by dtype, shape and numbers, wherever and however they lie in memory; mappings by their
+    sorted keys; lists and tuples are the same. What is none of these is refused: its content cannot be told.
+    """
+    digest = hashlib.sha256()
+    for value in values:
+        for piece in _pieces(value):
+            digest.update(piece)
+    return digest.hexdigest()[:32]
+
+
+def architecture(model: nn.Module) -> list[tuple[str, str]]:
+    """What a model is made of: the name and kind of each of its modules."""
+    return [(name, type(module).__qualname__) for name, module in model.named_modules()]
+
+
+def state(model: nn.Module) -> dict[str, tuple[Tensor, bool]]:
+    """All parameters and buffers of a model by name, each with whether it is trained."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {name: (tensor, tensor.requires_grad) for name, tensor in tensors}
+
+
+def sealed(content: Mapping[str, Any], *others: Any) -> dict[str, Any]:
+    """Plain values as they are read back from JSON, with a digest of them and of what lies beside them."""
+    plain = json.loads(json.dumps(content))
+    return {**plain, SEAL: _seal(plain, others)}
+
+
+def unsealed(document: Any, *others: Any) -> dict[str, Any]:
+    """The content of a sealed document; a ValueError if anything was changed since."""
+    content = dict(document)
+    if content.pop(SEAL, None) != _seal(content, others):
+        raise ValueError("its content is not what its digest says, so it was altered or damaged")
+    return content
+
+
+def _seal(content: Mapping[str, Any], others: Iterable[Any]) -> str:
+    return fingerprint(json.dumps(content, sort_keys=True), *others)
+
+
+def _pieces(value: Any) -> Iterator[bytes | memoryview]:
+    """The value as bytes: kind, length, content."""
+    if value is None:
+        yield _head("none", 0)
+    elif isinstance(value, bool | np.bool_):
+        yield from _text("bool", str(bool(value)))
+    elif isinstance(value, Integral):
+        yield from _text("int", str(int(value)))
+    elif isinstance(value, Real):
+        yield from _text("float", float(value).hex())
+    elif isinstance(value, str):
+        yield from _text("str", value)
+    elif isinstance(value, bytes):
+        yield _head("bytes", len(value))
+        yield value
+    elif isinstance(value, Tensor):
+        yield from _of_tensor(value)
+    elif isinstance(value, np.ndarray):
+        yield from _of_array(value)
+    elif isinstance(value, Mapping):
+        items = sorted(value.items(), key=lambda item: fingerprint(item[0]))
+        yield from _sequence("mapping", [part for item in items for part in item])
+    elif isinstance(value, Sequence):
+        yield from _sequence("list", value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _text("dataclass", type(value).__qualname__)
+        yield from _pieces({field.name: getattr(value, field.name) for field in fields(value)})
+    elif isinstance(value, torch.dtype | torch.layout):
+        yield from _text("torch", str(value))
+    else:
+        raise TypeError(f"expected plain values, tensors, mappings or dataclasses, got {type(value).__name__}")
+
+
+def _head(kind: str, length: int) -> bytes:
+    return f"{kind}:{length}:".encode()
+
+
+def _text(kind: str, text: str) -> Iterator[bytes]:
+    content = text.encode("utf-8", "surrogatepass")
+    yield _head(kind, len(content))
+    yield content
+
+
+def _sequence(kind: str, values: Sequence[Any]) -> Iterator[bytes | memoryview]:
+    yield _head(kind, len(values))
+    for value in values:
+        yield from _pieces(value)
+
+
+def _of_tensor(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    tensor = tensor.detach()
+    if tensor.layout in _PARTS:
+        whole = tensor.coalesce() if tensor.layout == torch.sparse_coo else tensor
+        parts = [getattr(whole, name)() for name in _PARTS[tensor.layout]]
+        yield from _pieces((tensor.layout, tuple(tensor.shape), *parts))
+        return
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise TypeError(f"expected a dense or sparse tensor, got {tensor.layout} of {tensor.dtype}")
+    dense = tensor.resolve_conj().resolve_neg().cpu().contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    yield from _numbers(name, tuple(dense.shape), dense.reshape(-1).view(torch.uint8).numpy())
+
+
+def _of_array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
+    if array.dtype.hasobject:
+        raise TypeError(f"expected an array of numbers or text, got dtype {array.dtype}")
+    dtype = array.dtype.newbyteorder("<")
+    little = np.ascontiguousarray(array, dtype=dtype).reshape(-1)
+    name = dtype.name if dtype.kind in "biufc" else str(dtype)  # as torch calls it, if torch knows it
+    yield from _numbers(name, array.shape, np.frombuffer(little.tobytes(), dtype=np.uint8))
+
+
+def _numbers(dtype: str, shape: tuple[int, ...], content: NDArray[Any]) -> Iterator[bytes | memoryview]:
+    yield from _text("array", f"{dtype} {tuple(shape)}")
+    yield _head("numbers", content.nbytes)
+    yield content.data

@@ -1,0 +1,63 @@
+"""Whether what a report says can be: columns of one length, shares between 0 and 1, sets of their stated sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+SHARES = ("probability", "doubt", "credibility", "ambiguity", "opinion")
+NUMBERS = ("width", "lower", "upper")
+ROUNDING = 1e-3
+
+
+def check_content(content: Mapping[str, Any]) -> None:
+    """Raise a ValueError that names the part of the report that no verdict can have led to."""
+    classes, rows, details = content["classes"], content["rows"], content["details"]
+    classify, count = content["kind"] == "classes", len(rows["node"])
+    texts = [content["title"], *classes, *content["notes"], *_cells(content["headline"]), *_cells(content["columns"])]
+    _need(content["kind"] in ("classes", "target") and bool(classes) == classify, "kind")
+    _need(_numbers([content["alpha"]], 0, 1), "alpha")
+    _need(all(isinstance(text, str) for text in texts), "words")
+    _need(all(len(rows[key]) == count for key in rows if key != "sets"), "number of rows")
+    _need(len(set(rows["node"])) == count and _whole(rows["node"]) and _whole(rows["degree"]), "nodes")
+    _need(_whole(rows["trained"], 2) and {column["key"] for column in content["columns"]} <= rows.keys(), "columns")
+    _need(all(_numbers(rows[key], 0, 1) for key in SHARES if key in rows), "shares")
+    _need(all(_numbers(rows[key]) for key in NUMBERS if key in rows), "numbers")
+    if classify:
+        sets, C = rows["sets"], len(classes)
+        _need(all(_whole(labels, C) and len(set(labels)) == len(labels) for labels in sets), "label sets")
+        _need(_whole(rows["set"], len(sets)) and rows["size"] == [len(sets[number]) for number in rows["set"]], "sizes")
+        known = [label for label in rows["truth"] if label is not None]
+        _need(_whole(rows["prediction"], C) and _whole(known, C), "classes")
+        _need(all(len(row) == C and _numbers(row, 0, 1) for row in details["p_values"]), "p-values")
+    else:
+        _need(_numbers(rows["prediction"]) and _numbers(rows["truth"]), "targets")
+    training, pairs = content["training"], content["edges"]["pairs"]
+    _need(_whole(training["node"]) and len(training["node"]) == len(training["label"]), "training nodes")
+    _need(_whole(pairs) and len(pairs) % 2 == 0, "edges")
+    _need(_whole([details["count"]], count + 1), "number of details")
+    for part in ("p_values", "drivers", "support"):
+        _need(details[part] is None or len(details[part]) == details["count"], part)
+    for drivers, support in zip(details["drivers"] or (), details["support"] or ()):
+        _need(_whole(drivers, len(training["node"])) and len(drivers) == len(support) and _numbers(support), "drivers")
+
+
+def _need(fine: bool, what: str) -> None:
+    if not fine:
+        raise ValueError(f"{what} that no verdict has")
+
+
+def _cells(table: Iterable[Mapping[str, Any]]) -> list[Any]:
+    return [cell for row in table for cell in row.values()]
+
+
+def _whole(values: Iterable[Any], end: float = math.inf) -> bool:
+    """Whether these are whole numbers from 0 up to but without ``end``."""
+    return all(type(value) is int and 0 <= value < end for value in values)
+
+
+def _numbers(values: Iterable[Any], low: float = -math.inf, high: float = math.inf) -> bool:
+    """Whether these are numbers in this range, or None for what is infinite or unknown."""
+    there = [value for value in values if value is not None]
+    return all(type(value) in (int, float) and low - ROUNDING <= value <= high + ROUNDING for value in there)

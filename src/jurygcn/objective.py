@@ -127,7 +127,7 @@ class Objective:
         """Named parameters from flat ones; leading dimensions of ``theta`` (..., P) are kept."""
         pieces = theta.split([p.numel() for p in self.parameters.values()], dim=-1)
         return {
-            name: piece.reshape(*theta.shape[:-1], *p.shape)
+            name: piece.reshape((*theta.shape[:-1], *p.shape))
             for (name, p), piece in zip(self.parameters.items(), pieces)
         }
 

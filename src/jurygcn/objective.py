@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch_geometric.data import Data
 
 from jurygcn.checks import all_finite, check_real
-from jurygcn.data import check_graph, check_nodes, check_targets, known_classes
+from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
 from jurygcn.models.gcn import GCN
@@ -133,9 +133,9 @@ class Objective:
 
     @cached_property
     def _inputs(self) -> Data:
-        """The graph with its floating tensors in our dtype; the caller's Data is not changed."""
-        graph = copy.copy(self.data)
-        for key, value in self.data.items():
+        """The graph in ordinary types, its floating tensors in our dtype; the caller's Data is not changed."""
+        graph = copy.copy(ordinary(self.data))
+        for key, value in graph.items():
             if isinstance(value, Tensor) and value.is_floating_point() and key != "y":
                 graph[key] = value.to(self.dtype)
         return graph

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.checks import check_count
-from jurygcn.data import check_graph, check_nodes, check_targets
+from jurygcn.data import check_graph, check_nodes, check_targets, ordinary
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
 from jurygcn.models.dropout_field import DropoutField
@@ -205,7 +205,8 @@ def outputs_at(
     the whole graph otherwise.
     """
     if forward is not None:
-        return lambda: forward(model, data)[nodes]
+        graph = ordinary(data)
+        return lambda: forward(model, graph)[nodes]
     if hasattr(model, "outputs_at"):
         own: Callable[[], Tensor] = model.outputs_at(data, nodes)  # type: ignore[operator]
         return own
@@ -213,7 +214,7 @@ def outputs_at(
         field = ReceptiveField.of(model, data, nodes)
         with_dropout = DropoutField(field, data.x, model.dropout) if model.dropout > 0 else field
         return lambda: (with_dropout if model.training else field).logits(list(model.weights))
-    arguments = graph_arguments(model, data)
+    arguments = graph_arguments(model, ordinary(data))
     return lambda: model(*arguments)[nodes]
 
 

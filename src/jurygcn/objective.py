@@ -20,6 +20,7 @@ from jurygcn.checks import all_finite, check_real
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
+from jurygcn.models.copies import independent_copy
 from jurygcn.models.gcn import GCN
 from jurygcn.models.neighbourhood import local_graph, num_hops
 from jurygcn.models.receptive_field import ReceptiveField
@@ -56,7 +57,7 @@ class Objective:
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
         _check_devices(model, data)
-        self.model = copy.deepcopy(model).to(dtype).eval()
+        self.model = independent_copy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
         self.forward = forward
         self.dtype = dtype
@@ -85,7 +86,7 @@ class Objective:
         part = copy.copy(self)
         for derived in ("train_field", "train_outputs", "_train_graph", "_inputs"):
             part.__dict__.pop(derived, None)
-        part.dtype, part.model = dtype, copy.deepcopy(self.model).to(dtype)
+        part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
         return part

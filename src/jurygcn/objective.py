@@ -191,8 +191,8 @@ class Objective:
     def gcn(self) -> GCN | None:
         """The model, if it is the paper's GCN called the plain way: then closed forms apply."""
         plain = type(self.model) is GCN and self.forward is None
-        all_trained = len(self.parameters) == len(list(self.model.parameters()))
-        return self.model if plain and all_trained else None  # type: ignore[return-value]
+        all_trained = plain and len(self.parameters) == len(self.model.weights)  # type: ignore[arg-type]
+        return self.model if all_trained else None  # type: ignore[return-value]
 
     # --- checks at the edge ------------------------------------------------------------------------------
 

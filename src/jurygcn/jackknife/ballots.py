@@ -15,8 +15,8 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
+from jurygcn.derivatives.autodiff import outputs_of_many
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.objective import Objective
@@ -79,7 +79,7 @@ class Ballots:
     def _generic_logits(self, parameters: Tensor) -> Tensor:
         objective = self.objective.cast(self.dtype)
         graph, rows = objective.local(self.nodes)
-        return vmap(lambda theta: objective.outputs(theta, rows, graph), out_dims=2)(parameters)
+        return outputs_of_many(lambda theta: objective.outputs(theta, rows, graph), parameters)
 
     def _batch_size(self, budget: float) -> int:
         """As many jurors as fit: hidden rows (twice, for the product's copy) and a few copies of the outputs."""

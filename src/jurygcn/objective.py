@@ -135,11 +135,7 @@ class Objective:
     @cached_property
     def _inputs(self) -> Data:
         """The graph in ordinary types, its floating tensors in our dtype; the caller's Data is not changed."""
-        graph = copy.copy(ordinary(self.data))
-        for key, value in graph.items():
-            if isinstance(value, Tensor) and value.is_floating_point() and key != "y":
-                graph[key] = value.to(self.dtype)
-        return graph
+        return ordinary(self.data, dtype=self.dtype)
 
     @cached_property
     def train_field(self) -> ReceptiveField:

@@ -158,8 +158,9 @@ class Case:
             torch.manual_seed(self.seed)
             model = kind.build(self.F, self.C)
             with torch.no_grad():
-                for p in model.parameters():
-                    p.add_(0.1 * torch.randn(p.shape)).mul_(self.scale if p.dim() > 1 else 1.0)
+                for name, p in model.named_parameters():
+                    if name != "gate":  # is where it is on purpose
+                        p.add_(0.1 * torch.randn(p.shape)).mul_(self.scale if p.dim() > 1 else 1.0)
         if reference:
             for module in model.modules():
                 if hasattr(module, "cached"):

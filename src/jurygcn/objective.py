@@ -28,6 +28,10 @@ from jurygcn.models.training import graph_arguments, parameter_groups
 
 Forward = Callable[[nn.Module, Data], Tensor]
 
+# Outputs on a part of the graph may differ from those on the whole by this share of the largest one: rounding.
+SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
+PROBES = 2  # random parameters at which that is tested
+
 
 class Objective:
     """A trained model, its graph, its training nodes and its loss, as functions of the flat parameters.
@@ -84,7 +88,7 @@ class Objective:
         if dtype == self.dtype:
             return self
         part = copy.copy(self)
-        for derived in ("train_field", "train_outputs", "_train_graph", "_inputs"):
+        for derived in ("train_field", "train_outputs", "_train_graph", "_inputs", "_probes"):
             part.__dict__.pop(derived, None)
         part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
@@ -103,9 +107,30 @@ class Objective:
         graph, positions = local_graph(self._inputs, nodes, num_hops(self.model))
         if self.gcn is not None:  # known to suffice
             return graph, positions
+        return (graph, positions) if self._suffices(graph, positions, nodes) else whole
+
+    @torch.no_grad()
+    def _suffices(self, graph: Data, positions: Tensor, nodes: Tensor) -> bool:
+        """Whether the model gives the same outputs on a part of the graph.
+
+        Asked at the trained parameters and at random ones: a branch that sees the whole graph may be shut at the
+        trained parameters, and jurors would open it.
+        """
+        for theta, everywhere in self._probes:
+            there, here = everywhere[nodes], self.outputs(theta, positions, graph)
+            if not bool((there - here).abs().max() <= SAME[self.dtype] * everywhere.abs().max()):
+                return False
+        return True
+
+    @cached_property
+    def _probes(self) -> list[tuple[Tensor, Tensor]]:
+        """The trained and some random parameters, each with its outputs on the whole graph."""
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(PROBES, self.num_parameters, generator=generator, dtype=torch.float64)
+        scale = float(self.theta.double().square().mean().sqrt()) or 1.0
+        thetas = [self.theta, *(self.theta + scale * noise.to(self.theta))]
         with torch.no_grad():
-            there, here = self.outputs(self.theta, nodes), self.outputs(self.theta, positions, graph)
-        return (graph, positions) if torch.allclose(there, here, rtol=1e-5, atol=1e-6) else whole
+            return [(theta, self.outputs(theta)) for theta in thetas]
 
     # --- theta -----------------------------------------------------------------------------------------
 

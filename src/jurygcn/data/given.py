@@ -22,7 +22,9 @@ _in_order: WeakIdKeyDictionary = WeakIdKeyDictionary()
 def graph_stamp(data: Data) -> tuple[Any, ...]:
     """Something that changes when the graph's features, edges or edge weights do."""
     tensors = (data.x, data.edge_index, getattr(data, "edge_weight", None))
-    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version, tuple(t.shape)) for t in tensors if t is not None)
+    return tuple(
+        (t.data_ptr(), 0 if t.is_inference() else t._version, tuple(t.shape)) for t in tensors if t is not None
+    )
 
 
 def check_graph(data: Data) -> None:

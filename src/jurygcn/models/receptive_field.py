@@ -46,16 +46,23 @@ def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matri
     source, target = data.edge_index.cpu().numpy()
     loops = source == target
     weight = getattr(data, "edge_weight", None)
-    values = np.ones(len(source), dtype=dtype) if weight is None else weight.cpu().numpy().astype(dtype)
+    values = (
+        np.ones(len(source), dtype=dtype) if weight is None else weight.detach().cpu().double().numpy().astype(dtype)
+    )
     self_weight = np.ones(num_nodes, dtype=dtype)
     if loops.any():  # a given self-loop replaces the added one, as in PyG
         self_weight[source[loops]] = values[loops]
-        source, target, values = source[~loops], target[~loops], values[~loops]
-    adjacency = sp.csr_matrix((values, (target, source)), shape=(num_nodes, num_nodes)) + sp.diags(self_weight)
+    carrying = ~loops & (values != 0)  # an edge of weight 0 carries no message
+    nodes = np.arange(num_nodes)
+    rows, columns = np.concatenate([target[carrying], nodes]), np.concatenate([source[carrying], nodes])
+    entries = np.concatenate([values[carrying], self_weight])
+    # The diagonal stays even where it is 0: a node is in its own closed neighbourhood.
+    adjacency = sp.csr_matrix((entries, (rows, columns)), shape=(num_nodes, num_nodes))
     degree = np.asarray(adjacency.sum(axis=1)).ravel()
     scale = np.zeros_like(degree)
     np.power(degree, -0.5, out=scale, where=degree > 0)
-    return sp.csr_matrix(sp.diags(scale) @ adjacency @ sp.diags(scale), dtype=dtype)
+    adjacency.data *= np.repeat(scale, np.diff(adjacency.indptr)) * scale[adjacency.indices]
+    return adjacency
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""One number draws a whole case: a model of some kind, a graph, odd types, a question. The jury must agree with plain loops.
+"""One number draws a whole case: a kind of model, a graph, odd types, a question. The jury must agree with plain loops.
 
 To look at a case that failed: ``PYTHONPATH=src:tests:tests/trust python tests/trust/random_juries.py SEED``.
 """
@@ -99,7 +99,7 @@ class Case:
             pairs += [(i, i) for i in range(0, N, 1 if self.loops == "all" else 3)]
         edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
         x = features_of(self.values, N, self.F, g)
-        x = (x > 0.3 if self.feature_type == torch.bool else (2 * x).round() if self.feature_type == torch.int64 else x)
+        x = x > 0.3 if self.feature_type == torch.bool else (2 * x).round() if self.feature_type == torch.int64 else x
         x, edge_index = x.to(self.feature_type), edge_index.to(self.edge_type)
         if self.strange_layout:
             x = torch.cat([x, x], dim=1).t().contiguous().t()[:, : self.F]
@@ -257,10 +257,14 @@ def check(case: Case) -> str:
         warnings.simplefilter("ignore", JuryWarning)  # an iterative solver may say that it stopped early
         try:
             jury, verdict = case.judged()
-        except JuryError as refusal:
-            assert is_one_sentence(refusal), refusal
-            assert case.nonsense or (case.whole_numbers and "Calling" in str(refusal)), f"refused: {refusal}"
-            return "refused"
+        except JuryError as error:
+            refusal = error
+        else:
+            refusal = None
+    if refusal is not None:
+        assert is_one_sentence(refusal), refusal
+        assert case.nonsense or (case.whole_numbers and "Calling" in str(refusal)), f"refused: {refusal}"
+        return "refused"
     assert not case.nonsense, "expected a refusal"
     wanted = sorted(case.nodes) if case.train_as == "mask" else case.nodes
     assert jury.train_nodes.tolist() == wanted

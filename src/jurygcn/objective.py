@@ -20,7 +20,7 @@ from jurygcn.checks import all_finite, check_real
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
-from jurygcn.models.copies import independent_copy
+from jurygcn.models.copies import in_use, independent_copy
 from jurygcn.models.gcn import GCN
 from jurygcn.models.neighbourhood import local_graph, num_hops
 from jurygcn.models.receptive_field import ReceptiveField
@@ -185,10 +185,11 @@ class Objective:
         """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that holds their receptive field."""
         graph = self._inputs if data is None else data
         parameters = self.unflatten(theta)
-        if self.forward is None:
-            raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
-        else:
-            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
+        with in_use:
+            if self.forward is None:
+                raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
+            else:
+                raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
         z: Tensor = raw.reshape(len(raw), -1)
         return z if nodes is None else z[nodes]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
+from jurygcn.models.copies import in_use
 from jurygcn.objective import Objective
 
 # How many vectors travel through the graph together: bounds memory, not the result.
@@ -75,9 +76,10 @@ def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Ten
 def outputs_along(function: Callable[[Tensor], Tensor], theta: Tensor, directions: Tensor) -> Tensor:
     """Derivatives of a function of the parameters along k directions: (k, P) -> (k, ...)."""
     try:
-        along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=CHUNK)(directions)
+        with in_use:  # torch counts the levels of jvp for the process, not for each thread
+            along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=CHUNK)(directions)
     except UNBATCHED:
-        along = torch.tensordot(directions, _rows(function, theta), dims=([1], [-1]))  # type: ignore[no-untyped-call]
+        along = torch.tensordot(directions, _rows(function, theta), dims=([1], [-1]))
     return along
 
 
@@ -103,5 +105,6 @@ def _backward_each(values: Tensor, theta: Tensor) -> Tensor:
 
 
 def _columns(function: Callable[[Tensor], Tensor], block: Tensor) -> Tensor:
-    out: Tensor = vmap(function, in_dims=1, out_dims=1, chunk_size=CHUNK)(block)
+    with in_use:  # the function takes a jvp, too
+        out: Tensor = vmap(function, in_dims=1, out_dims=1, chunk_size=CHUNK)(block)
     return out.detach()

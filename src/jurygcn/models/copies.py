@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from jurygcn.errors import ModelError
 # What PyG's convolutions keep of the graph they saw first, where they were made with cached=True.
 CACHE = "_cached_"
 
+# ``functional_call`` writes other parameters into the module while it runs: one thread at a time calls or copies one.
+in_use = threading.RLock()
+
 
 def independent_copy(model: nn.Module) -> nn.Module:
     """A deep copy that remembers no graph and no computation; the model itself is not changed.
@@ -20,9 +24,10 @@ def independent_copy(model: nn.Module) -> nn.Module:
     A convolution with ``cached=True`` takes every graph for the first one it saw, so the copy does not cache. A tensor
     that an earlier call has left in a module (pruning does so) is copied by its value alone.
     """
-    values = {id(tensor): _value(tensor) for module in model.modules() for tensor in _left_behind(module)}
     try:
-        twin = copy.deepcopy(model, values)
+        with in_use:
+            values = {id(tensor): _value(tensor) for module in model.modules() for tensor in _left_behind(module)}
+            twin = copy.deepcopy(model, values)
     except Exception as error:  # anything may go wrong in a model of the caller's
         raise ModelError(
             f"The model cannot be copied ({type(error).__name__}: {' '.join(str(error).split())}): keep no results of "

@@ -28,7 +28,7 @@ from jurygcn.jackknife.intervals import check_alpha, loo_errors
 from jurygcn.jackknife.record import Record
 from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_named
 from jurygcn.jackknife.verdict import Verdict
-from jurygcn.models.copies import independent_copy
+from jurygcn.models.copies import dress, independent_copy, undress
 from jurygcn.models.neighbourhood import num_hops, other_source_within
 from jurygcn.models.receptive_field import is_everything
 from jurygcn.objective import Objective
@@ -300,6 +300,7 @@ class PortableHearing:
             del light.data[name]
         for name in self.weights:
             light.model.get_parameter(name).data = torch.empty(0)
+        undress(light.model)
 
     def __call__(self) -> Callable[[Tensor], Tally]:
         """The same hearing at the other end: its ``count``."""
@@ -311,6 +312,7 @@ class PortableHearing:
             objective.data[name] = tensor
         for name, tensor in _tensors(self.weights):
             objective.model.get_parameter(name).data = tensor
+        dress(objective.model)
         objective.parameters = {n: p.detach() for n, p in objective.model.named_parameters() if p.requires_grad}
         return Hearing(objective, question=self.question, memory=self.memory, **dict(_tensors(self.given))).count
 

@@ -8,6 +8,7 @@ import threading
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.nn.utils import parametrize
 
 from jurygcn.errors import ModelError
 
@@ -40,6 +41,22 @@ def independent_copy(model: nn.Module) -> nn.Module:
         for name in kept:
             setattr(module, name, None)
     return twin
+
+
+def undress(model: nn.Module) -> None:
+    """Take the classes away that parametrisations have made, in place: torch refuses to send those to a process."""
+    for module in model.modules():
+        if parametrize.is_parametrized(module):
+            module.__class__ = type(module).__bases__[0]
+
+
+def dress(model: nn.Module) -> None:
+    """Undo :func:`undress`, in place."""
+    for module in model.modules():
+        if isinstance(getattr(module, "parametrizations", None), nn.ModuleDict):
+            parametrize._inject_new_class(module)
+            for name in module.parametrizations:  # type: ignore[union-attr]
+                parametrize._inject_property(module, name)
 
 
 def _left_behind(module: nn.Module) -> list[Tensor]:

@@ -184,7 +184,7 @@ class Case:
         """Whether there is nothing to answer."""
         linear = self.mode == "linearized" and not self.mse
         return (
-            (self.weights == "negative" and self.graph.edge_index.shape[1] > 0)
+            (self.weights == "negative" and bool((self.graph.edge_weight < 0).any()))
             or "repeated" in (self.train_as, self.asked_as)
             or "empty" in (self.train_as, self.asked_as)
             or (linear and (self.score == "aps" or self.diffusion in (1, 2)))
@@ -224,7 +224,9 @@ class Case:
 
     def reference(self, train_nodes: list[int], seats: list[int]) -> DenseJury:
         model, data = self.build(reference=True), copy.copy(self.graph)
-        data.x, data.edge_index = data.x.double().contiguous(), data.edge_index.long().contiguous()
+        data.edge_index = data.edge_index.long().contiguous()
+        if type(model) is GCN or not self.whole_numbers:  # other models take whole numbers as they are, or not at all
+            data.x = data.x.double().contiguous()
         if data.edge_weight is not None:
             data.edge_weight = data.edge_weight.double()
         forward = KINDS[self.kind].forward

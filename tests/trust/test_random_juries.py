@@ -60,6 +60,6 @@ def test_a_wrong_jury_is_noticed(monkeypatch):
     from jurygcn.jackknife import jurors
 
     monkeypatch.setattr(jurors.LeaveOneOut, "newton_jurors", jurors.LeaveOneOut.influence_jurors)
-    failed = [again for how, again in map(outcome, map(Case, range(40))) if how == "wrong"]
+    failed = [again for how, again in map(outcome, map(Case, range(16))) if how == "wrong"]
     assert failed
     assert all("random_juries.py" in again and "\n" not in again for again in failed)

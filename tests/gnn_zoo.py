@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch_geometric import nn as gnn
 
 from jurygcn.models import GCN
@@ -46,6 +47,12 @@ def mlp(a: int, b: int) -> nn.Module:
     return nn.Sequential(nn.Linear(a, 8), nn.Tanh(), nn.Linear(8, b))
 
 
+def weight_normed(F: int, C: int) -> nn.Module:
+    model = TwoLayers(gnn.GCNConv(F, 8), gnn.GCNConv(8, C))
+    parametrizations.weight_norm(model.first.lin)
+    return model
+
+
 ZOO: dict[str, Callable[[int, int], nn.Module]] = {
     "gat": lambda F, C: TwoLayers(gnn.GATConv(F, 4, heads=2), gnn.GATConv(8, C)),
     "gatv2": lambda F, C: TwoLayers(gnn.GATv2Conv(F, 4, heads=2), gnn.GATv2Conv(8, C)),
@@ -56,5 +63,6 @@ ZOO: dict[str, Callable[[int, int], nn.Module]] = {
     "gcn_with_bias": lambda F, C: TwoLayers(gnn.GCNConv(F, 8), gnn.GCNConv(8, C)),
     "batch_norm": lambda F, C: TwoLayers(gnn.GCNConv(F, 8), gnn.GCNConv(8, C), nn.BatchNorm1d(8)),
     "edge_weights": Weighted,
+    "weight_norm": weight_normed,
     "gcn": lambda F, C: GCN(F, 8, C),
 }

@@ -100,7 +100,7 @@ def test_batches_processes_and_machines_change_nothing(batch_size: int, workers,
     assert_same(jury.verdict(), reference)
 
 
-@pytest.mark.parametrize("name", ["gat", "batch_norm"])
+@pytest.mark.parametrize("name", ["gat", "batch_norm", "weight_norm"])
 def test_any_model_travels(name: str, workers):
     jury = jury_of(name, dtype=torch.float64, memory="10MB")
     here = jury.verdict([3, 1, 77], score="aps")

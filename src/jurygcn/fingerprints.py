@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -39,6 +40,18 @@ def fingerprint(*values: Any) -> str:
         for piece in _pieces(value):
             digest.update(piece)
     return digest.hexdigest()[:32]
+
+
+def checksum(*values: Any) -> bytes:
+    """128 bits that tell the same values apart at the speed of memory: for this process, not for files.
+
+    Chance does not give two values the same checksum; somebody who wants to can.
+    """
+    found = xxhash.xxh3_128()
+    for value in values:
+        for piece in _pieces(value):
+            found.update(piece)
+    return bytes(found.digest())
 
 
 def architecture(model: nn.Module) -> list[tuple[str, str]]:

@@ -17,9 +17,10 @@ from torch.func import functional_call
 from torch_geometric.data import Data
 
 from jurygcn.checks import all_finite
-from jurygcn.data import check_graph, check_nodes, check_targets, known_classes
+from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.errors import ModelError
 from jurygcn.losses import Loss, loss_named
+from jurygcn.models.copies import in_use, independent_copy
 from jurygcn.models.gcn import GCN, is_plain
 from jurygcn.models.neighbourhood import local_graph, num_hops
 from jurygcn.models.receptive_field import ReceptiveField
@@ -60,7 +61,7 @@ class Objective:
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
         _check_devices(model, data)
-        self.model = copied(model).to(dtype).eval()
+        self.model = independent_copy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
         self.forward = forward
         self.dtype = dtype
@@ -90,7 +91,7 @@ class Objective:
         part = copy.copy(self)
         for derived in ("train_field", "train_outputs", "_train_graph", "_inputs", "_probes"):
             part.__dict__.pop(derived, None)
-        part.dtype, part.model = dtype, copied(self.model).to(dtype)
+        part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
         return part
@@ -153,18 +154,14 @@ class Objective:
         """Named parameters from flat ones; leading dimensions of ``theta`` (..., P) are kept."""
         pieces = theta.split([p.numel() for p in self.parameters.values()], dim=-1)
         return {
-            name: piece.reshape(*theta.shape[:-1], *p.shape)
+            name: piece.reshape((*theta.shape[:-1], *p.shape))
             for (name, p), piece in zip(self.parameters.items(), pieces)
         }
 
     @cached_property
     def _inputs(self) -> Data:
-        """The graph with its floating tensors in our dtype; the caller's Data is not changed."""
-        graph = copy.copy(self.data)
-        for key, value in self.data.items():
-            if isinstance(value, Tensor) and value.is_floating_point() and key != "y":
-                graph[key] = value.to(self.dtype)
-        return graph
+        """The graph in ordinary types, its floating tensors in our dtype; the caller's Data is not changed."""
+        return ordinary(self.data, dtype=self.dtype)
 
     @cached_property
     def train_field(self) -> ReceptiveField:
@@ -189,10 +186,11 @@ class Objective:
         """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that holds their receptive field."""
         graph = self._inputs if data is None else data
         parameters = self.unflatten(theta)
-        if self.forward is None:
-            raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
-        else:
-            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
+        with in_use:
+            if self.forward is None:
+                raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
+            else:
+                raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
         z: Tensor = raw.reshape(len(raw), -1)
         return z if nodes is None else z[nodes]
 
@@ -292,15 +290,6 @@ class Objective:
                 f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
                 "they must agree."
             )
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A copy of the model that shares nothing with it, also where a layer keeps a weight that it computed itself.
-
-    Pruning and the old weight normalisation leave such tensors behind; ``copy.deepcopy`` refuses them.
-    """
-    computed = [t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and t.grad_fn]
-    return copy.deepcopy(model, {id(t): t.detach().clone() for t in computed})
 
 
 def all_trained(model: nn.Module) -> bool:

@@ -11,13 +11,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-import xxhash
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 from jurygcn.errors import DataError
+from jurygcn.fingerprints import checksum
 
 # Checksums by name; equal contents are equal graphs.
 Contents = Mapping[str, bytes]
@@ -27,15 +26,6 @@ PARTS = {"x": "features", "edge_index": "edges", "edge_weight": "edge weights", 
 
 # The contents of snapshots, forgotten together with them.
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
-def checksum(tensor: Tensor) -> bytes:
-    """128 bits that differ when dtype, shape or any entry does; strides and device do not matter."""
-    dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
-    flat = dense.cpu().contiguous().reshape(-1)
-    found = xxhash.xxh3_128(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    found.update(flat.view(torch.uint8).numpy().data)
-    return bytes(found.digest())
 
 
 def contents(data: Data, *, parts: Mapping[str, Any] = PARTS) -> Contents:

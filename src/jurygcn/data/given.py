@@ -93,7 +93,7 @@ def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tens
         raise DataError(f"{what} is empty: pass at least one node index.")
     if _real(indices) or indices.dim() != 1:
         raise DataError(f"{what} must be a list of node indices, got {indices.dtype} of shape {tuple(indices.shape)}.")
-    indices = indices.long().cpu()
+    indices = (indices.clone() if indices.is_inference() else indices).long().cpu()
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= int(data.num_nodes):
         raise DataError(f"{what} must lie between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}.")

@@ -1,16 +1,25 @@
-"""Derivatives by automatic differentiation (``torch.func``) for any model; batched over many vectors."""
+"""Derivatives by automatic differentiation (``torch.func``) for any model; batched over many vectors.
+
+Some models cannot be batched: they call ``torch.sparse.mm``, or decide by numbers that depend on their parameters. For
+those the same numbers come one by one from plain autograd.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vjp, vmap
 
+from jurygcn.models.copies import in_use
 from jurygcn.objective import Objective
 
 # How many vectors travel through the graph together: bounds memory, not the result.
 CHUNK = 32
+
+# What torch raises for a model that it cannot batch; a warning, where the caller has made errors of warnings.
+UNBATCHED = (RuntimeError, Warning)
 
 
 def node_gradients(objective: Objective, theta: Tensor) -> Tensor:
@@ -27,7 +36,13 @@ def jacobian_rows(objective: Objective, theta: Tensor, nodes: Tensor) -> Tensor:
 def hessian_product(objective: Objective, theta: Tensor, block: Tensor, terms: Tensor | None = None) -> Tensor:
     """Exact Hessian of the mean loss (without weight decay) times k vectors, (P, k) -> (P, k)."""
     gradient = grad(lambda t: _mean_loss(objective, t, terms))
-    return _columns(lambda v: jvp(gradient, (theta,), (v,))[1], block)
+    try:
+        return _columns(lambda v: jvp(gradient, (theta,), (v,))[1], block)
+    except UNBATCHED:
+        with torch.enable_grad():
+            at = theta.detach().requires_grad_(True)
+            (slope,) = torch.autograd.grad(_mean_loss(objective, at, terms), at, create_graph=True)
+            return _backward_each(block.T @ slope, at).T
 
 
 def ggn_product(objective: Objective, theta: Tensor, block: Tensor) -> Tensor:
@@ -49,16 +64,47 @@ def ggn_product(objective: Objective, theta: Tensor, block: Tensor) -> Tensor:
     return _columns(product, block)
 
 
+def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Tensor:
+    """A function of the parameters at b of them: (b, P) -> (..., b)."""
+    try:
+        batched: Tensor = vmap(function, out_dims=-1)(thetas)
+    except UNBATCHED:
+        batched = torch.stack([function(theta) for theta in thetas], dim=-1)
+    return batched
+
+
+def outputs_along(function: Callable[[Tensor], Tensor], theta: Tensor, directions: Tensor) -> Tensor:
+    """Derivatives of a function of the parameters along k directions: (k, P) -> (k, ...)."""
+    try:
+        with in_use:  # torch counts the levels of jvp for the process, not for each thread
+            along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=CHUNK)(directions)
+    except UNBATCHED:
+        along = torch.tensordot(directions, _rows(function, theta), dims=([1], [-1]))
+    return along
+
+
 def _mean_loss(objective: Objective, theta: Tensor, terms: Tensor | None) -> Tensor:
     losses = objective.node_losses(theta)
     return (losses if terms is None else losses[terms]).mean()
 
 
 def _rows(function: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
-    rows: Tensor = jacrev(function, chunk_size=CHUNK)(theta)
+    try:
+        rows: Tensor = jacrev(function, chunk_size=CHUNK)(theta)
+    except UNBATCHED:
+        with torch.enable_grad():
+            at = theta.detach().requires_grad_(True)
+            rows = _backward_each(function(at), at)
     return rows.detach()
 
 
+def _backward_each(values: Tensor, theta: Tensor) -> Tensor:
+    """Gradients of the values, one backward pass each: (...), (P,) -> (..., P)."""
+    rows = [torch.autograd.grad(value, theta, retain_graph=True)[0] for value in values.reshape(-1)]
+    return torch.stack(rows).view(*values.shape, len(theta))
+
+
 def _columns(function: Callable[[Tensor], Tensor], block: Tensor) -> Tensor:
-    out: Tensor = vmap(function, in_dims=1, out_dims=1, chunk_size=CHUNK)(block)
+    with in_use:  # the function takes a jvp, too
+        out: Tensor = vmap(function, in_dims=1, out_dims=1, chunk_size=CHUNK)(block)
     return out.detach()

@@ -15,10 +15,10 @@ from functools import cache, cached_property
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch_geometric.data import Data
 
 from jurygcn.checks import in_short
+from jurygcn.derivatives.autodiff import outputs_of_many
 from jurygcn.errors import SettingError
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.objective import Objective
@@ -86,7 +86,7 @@ class Ballots:
 
     def _generic_logits(self, parameters: Tensor) -> Tensor:
         objective, graph, rows = self._part
-        return vmap(lambda theta: objective.outputs(theta, rows, graph), out_dims=2)(parameters)
+        return outputs_of_many(lambda theta: objective.outputs(theta, rows, graph), parameters)
 
     def _batch_size(self, budget: float) -> int:
         """As many jurors as fit: hidden rows (twice, for the product's copy) and a few copies of the outputs."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
 
+from jurygcn.derivatives.autodiff import outputs_along
 from jurygcn.errors import SettingError
 from jurygcn.jackknife.ballots import predictions_at
 from jurygcn.jackknife.diffusion import take
@@ -274,11 +274,5 @@ def tangents_at(objective: Objective, nodes: Tensor, directions: Tensor) -> Tang
     everything = is_everything(nodes, int(objective.data.num_nodes))
     graph, rows = local.local(nodes)
     chosen = None if everything else rows
-
-    def along(direction: Tensor) -> Tensor:
-        moved: Tensor = jvp(lambda theta: take(local.outputs(theta, data=graph), chosen), (local.theta,), (direction,))[
-            1
-        ]
-        return moved
-
-    return Tangents(torch.cat([vmap(along)(part) for part in directions.split(BLOCK // 8)]).transpose(0, 1))
+    moved = outputs_along(lambda theta: take(local.outputs(theta, data=graph), chosen), local.theta, directions)
+    return Tangents(moved.transpose(0, 1))

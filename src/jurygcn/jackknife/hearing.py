@@ -29,6 +29,7 @@ from jurygcn.jackknife.intervals import check_alpha, loo_errors
 from jurygcn.jackknife.record import Record
 from jurygcn.jackknife.tally import Interval, LabelCounts, Own, Spread, score_named
 from jurygcn.jackknife.verdict import Verdict
+from jurygcn.models.copies import dress, independent_copy, undress
 from jurygcn.models.neighbourhood import num_hops, other_source_within
 from jurygcn.models.receptive_field import is_everything
 from jurygcn.objective import Objective
@@ -286,7 +287,7 @@ class PortableHearing:
     def __init__(self, hearing: Hearing) -> None:
         self.question, self.memory = hearing.question, hearing.memory
         self.objective = light = copy.copy(hearing.objective)
-        light.data, light.model, light.parameters = copy.copy(light.data), copy.deepcopy(light.model), {}
+        light.data, light.model, light.parameters = copy.copy(light.data), independent_copy(light.model), {}
         for name in vars(hearing.objective):
             if isinstance(getattr(type(light), name, None), cached_property):
                 delattr(light, name)
@@ -300,17 +301,19 @@ class PortableHearing:
             del light.data[name]
         for name in self.weights:
             light.model.get_parameter(name).data = torch.empty(0)
+        undress(light.model)
 
     def __call__(self) -> Callable[[Tensor], Tally]:
         """The same hearing at the other end: its ``count``."""
         objective = copy.copy(self.objective)
-        objective.data, objective.model = copy.copy(objective.data), copy.deepcopy(objective.model)
+        objective.data, objective.model = copy.copy(objective.data), independent_copy(objective.model)
         for name, tensor in _tensors(self.fields):
             setattr(objective, name, tensor)
         for name, tensor in _tensors(self.graph):
             objective.data[name] = tensor
         for name, tensor in _tensors(self.weights):
             objective.model.get_parameter(name).data = tensor
+        dress(objective.model)
         objective.parameters = {n: p.detach() for n, p in objective.model.named_parameters() if p.requires_grad}
         return Hearing(objective, question=self.question, memory=self.memory, **dict(_tensors(self.given))).count
 

@@ -130,6 +130,8 @@ def paper_interval(
 
 def upper_error(errors: Tensor, *, alpha: float) -> Tensor:
     r"""The exact upper quantile :math:`Q^+_{n,\alpha}\{R_i\}`, infinite with too few errors: (n,) -> ()."""
+    if len(errors) == 0:
+        return errors.new_tensor(torch.inf)
     tail = LowerTail(alpha, len(errors), exact=True)
     tail.add(-errors[None, :])
     return -tail.quantile(torch.tensor([len(errors)], device=errors.device))[0]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.checks import check_count
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes
@@ -74,6 +75,7 @@ class Jury:
         progress: show a bar on stderr for what takes over a second.
     """
 
+    @plain_torch()
     def __init__(
         self,
         model: nn.Module,
@@ -137,6 +139,7 @@ class Jury:
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
 
+    @plain_torch()
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
         self._sources.check()
@@ -156,6 +159,7 @@ class Jury:
             return self._leave_one_out.newton_jurors()
         return self._leave_one_out.influence_jurors(as_printed=self.as_printed)
 
+    @plain_torch()
     @torch.no_grad()
     def verdict(
         self,
@@ -230,6 +234,7 @@ class Jury:
         return as_html("Jury", jury_facts(self))
 
     @cached_property
+    @plain_torch()
     def curvature(self) -> Curvature:
         """The curvature operator, weight decay included; available before ``fit``."""
         return curvature_of(self.objective, self.curvature_kind, damping=self.damping)
@@ -254,6 +259,7 @@ class Jury:
         )
 
     @cached_property
+    @plain_torch()
     def label_origin(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """What coverage is averaged over, what stands against any claim of it, and notes, as far as labels decide."""
         return origin_of_labels(self.objective, self.chosen)
@@ -263,12 +269,14 @@ class Jury:
         return LeaveOneOut(self.objective, self.curvature, self.solver, self.seats)
 
     @cached_property
+    @plain_torch()
     def influences(self) -> Tensor:
         """The paper's influences H^-1 g_i of all training nodes, (n, P)."""
         self._sources.check()
         return self._leave_one_out.influences().value.T
 
     @cached_property
+    @plain_torch()
     def second_opinion(self) -> SecondOpinion:
         """What ridge regressions on averaged features, fitted to the same labels in closed form, say of all nodes."""
         self._sources.check()
@@ -278,22 +286,26 @@ class Jury:
         with progress_bar("Asking for a second opinion", show=self.progress):
             return form_opinion(self.data, self.train_nodes, objective.targets, objective.num_outputs)
 
+    @plain_torch()
     def ballots(self, nodes: Tensor | Sequence[int] | None = None) -> Tensor:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
         self._sources.check()
         stream = Ballots(self.objective, self.jurors.steps, self._asked(nodes), memory=self.memory)
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
+    @plain_torch()
     def influence_on(self, node: int) -> pd.DataFrame:
         """The training nodes that drive the prediction of ``node``, most influential first, signed."""
         self._sources.check()
         return influence_on(self, node)
 
+    @plain_torch()
     def health(self) -> Health:
         """Is the model converged, the curvature well conditioned, the solve accurate? With advice in words."""
         self._sources.check()
         return health_of(self)
 
+    @plain_torch()
     def fidelity(self, k: int = 20, *, retraining: Retraining | None = None, seed: int = 0) -> Fidelity:
         """Retrain ``k`` jurors and report how well the estimated ones agree; later verdicts claim accordingly."""
         self._sources.check()

@@ -80,7 +80,7 @@ def form_opinion(data: Data, nodes: Tensor, labels: Tensor, classes: int) -> Sec
             by_view[view] += weight * coefficients
         else:
             by_view += weight * coefficients.view_as(by_view) / len(rows) ** 0.5
-    shares = torch.full((int(data.num_nodes), classes), 1.0 / classes)
+    shares = torch.full((int(data.num_nodes), classes), 1.0 / classes, dtype=torch.float32)
     for seen, coefficients in zip(views(data), by_view.float()):
         shares += seen @ coefficients
     shares[nodes.cpu()] = (own + 1.0 / classes).float()

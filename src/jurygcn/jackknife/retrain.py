@@ -19,9 +19,10 @@ from torch_geometric.data import Data
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
 from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
+from jurygcn.models.copies import independent_copy
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.models.training import reset, train
-from jurygcn.objective import Objective, copied
+from jurygcn.objective import Objective
 from jurygcn.parallel import safe_path
 
 Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
@@ -69,7 +70,7 @@ class Retraining:
 def retrained_parameters(objective: Objective, retraining: Retraining, jurors: Iterable[int] | None = None) -> Tensor:
     """Parameters of the retrained jurors (positions in ``train_nodes``; all by default), (b, P) in float64."""
     positions = torch.arange(objective.num_train) if jurors is None else torch.as_tensor(list(jurors))
-    source = copied(objective.model).to(objective.source_dtype)
+    source = independent_copy(objective.model).to(objective.source_dtype)
     gcn = objective.gcn
     stackable = gcn is not None and gcn.dropout == 0.0 and retraining.remove == "loss" and retraining.fit is None
     with Progress(disable=not retraining.progress, transient=True) as bar:
@@ -97,7 +98,7 @@ def _weights_without(n: int, left_out: Tensor) -> Tensor:
 
 def _train_stack(objective: Objective, source: nn.Module, settings: Retraining, batch: Tensor) -> Tensor:
     """Train a stack of GCNs as one: Adam acts on each number alone, so the jurors do not feel each other."""
-    model = copied(source)
+    model = independent_copy(source)
     if settings.start == "cold":
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
@@ -122,7 +123,7 @@ def _train_stack(objective: Objective, source: nn.Module, settings: Retraining, 
 
 def _train_one(objective: Objective, source: nn.Module, settings: Retraining, position: int) -> Tensor:
     """Train one juror of any model."""
-    model = copied(source)
+    model = independent_copy(source)
     data, node = objective.data, int(objective.train_nodes[position])
     if settings.remove == "node":
         data = without_node(data, node)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from jurygcn.data.contents import PARTS, checksum, contents
+from jurygcn.data.contents import PARTS, contents
 from jurygcn.errors import DataError, ModelError
+from jurygcn.fingerprints import architecture, checksum, state
 from jurygcn.objective import Objective
 
 
@@ -46,5 +47,5 @@ class Sources:
         labels: Tensor = self.data.y[self.nodes.to(self.data.y.device)]
         return labels
 
-    def _model_contents(self) -> dict[str, bytes]:
-        return {name: checksum(value) for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
+    def _model_contents(self) -> bytes:
+        return checksum(architecture(self.model), state(self.model))

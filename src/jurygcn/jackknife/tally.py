@@ -110,11 +110,14 @@ class Interval:
             counts = speakers.repeat_interleave(K)
             return self.low.quantile(counts).view(-1, K), -self.high.quantile(counts).view(-1, K)
         half = torch.stack([self._half(error, len(prediction), own) for error in torch.cat(self.errors).T], dim=1)
-        if self.method == "jackknife":
-            return prediction - half, prediction + half
-        assert self.low.smallest is not None
-        assert self.high.smallest is not None
-        return self.low.smallest.view(-1, K) - half, -self.high.smallest.view(-1, K) + half
+        low = high = prediction
+        if self.method == "minmax":
+            assert self.low.smallest is not None
+            assert self.high.smallest is not None
+            heard = (speakers > 0)[:, None]  # of a node on which nobody spoke, half is infinite
+            low = torch.where(heard, self.low.smallest.view(-1, K), prediction)
+            high = torch.where(heard, -self.high.smallest.view(-1, K), prediction)
+        return low - half, high + half
 
     def _half(self, errors: Tensor, m: int, own: Own) -> Tensor:
         half = upper_error(errors, alpha=self.alpha).repeat(m)

@@ -150,7 +150,7 @@ class Verdict:
     @property
     def confidence(self) -> Tensor:
         """One minus the second largest p-value: high where every other label is ruled out, (m,)."""
-        return 1.0 - (self._top_two[:, 1] if self._top_two.shape[1] > 1 else torch.zeros(len(self)))
+        return 1.0 - (self._top_two[:, 1] if self._top_two.shape[1] > 1 else torch.zeros_like(self._top_two[:, 0]))
 
     @property
     def ambiguity(self) -> Tensor:

@@ -47,9 +47,11 @@ def dominant_subspace(
 
 
 def _orthonormal(solution: Tensor, block: Tensor) -> Tensor:
-    """Combinations of the columns X = A⁻¹ B with Xᵀ A X = I; columns that add nothing are dropped."""
+    """Combinations of the columns X = A⁻¹ B with Xᵀ A X = I; columns that add nothing are dropped, but one stays."""
     gram = solution.T @ block
     values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
     kept = values > values[-1].clamp_min(torch.finfo(values.dtype).tiny) * len(block) * torch.finfo(values.dtype).eps
+    if not bool(kept.any()):  # B is zero: so are all solutions, and one direction of length zero holds them
+        return torch.zeros_like(solution[:, :1])
     orthonormal: Tensor = solution @ (vectors[:, kept] * values[kept].rsqrt())
     return orthonormal

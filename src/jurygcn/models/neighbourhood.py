@@ -55,7 +55,7 @@ def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hop
         if bool((low < high).all()):  # everyone has heard of two already
             break
         heard_low, heard_high, knows = low.clone(), high.clone(), high >= 0
-        for senders, receivers in edge_index.split(EDGES, dim=1):
+        for senders, receivers in edge_index.long().split(EDGES, dim=1):
             telling = knows[senders].nonzero().squeeze(1)  # who has heard of none has nothing to tell
             sender, receiver = senders[telling], receivers[telling]
             heard_low.scatter_reduce_(0, receiver, low[sender], "amin")

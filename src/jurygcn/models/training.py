@@ -13,8 +13,9 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_SEED, check_count, check_rate, check_real
-from jurygcn.data import check_graph, check_nodes, check_targets
+from jurygcn.data import check_graph, check_nodes, check_targets, ordinary
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
 from jurygcn.models.dropout_field import DropoutField
@@ -45,6 +46,7 @@ class Stopping:
     patience: int
 
 
+@plain_torch()
 def train(
     model: nn.Module,
     data: Data,
@@ -104,6 +106,7 @@ def train(
     )
 
 
+@plain_torch()
 def descend(
     model: nn.Module,
     objective: Callable[[int], Tensor],
@@ -124,6 +127,10 @@ def descend(
     check_count(epochs, "epochs", most=MOST_EPOCHS)
     check_rate(lr)
     check_count(seed, "seed", least=0, most=MOST_SEED)
+    if any(p.is_inference() for p in model.parameters()):
+        raise ModelError(
+            "The model was made under torch.inference_mode, so its parameters cannot be trained: make it outside."
+        )
     losses: list[float] = []
     measures: list[tuple[float, ...]] = []
     best_epoch, progress_epoch, best_state = epochs, 0, None
@@ -206,8 +213,10 @@ def outputs_at(
     On their receptive field for a plain GCN and for models with an ``outputs_at(data, nodes)`` of their own, through
     the whole graph otherwise.
     """
+    data = ordinary(data)
     if forward is not None:
-        return lambda: forward(model, data)[nodes]
+        graph = ordinary(data, dtype=_dtype_for(model, data))
+        return lambda: forward(model, graph)[nodes]
     if hasattr(model, "outputs_at"):
         own: Callable[[], Tensor] = model.outputs_at(data, nodes)  # type: ignore[operator]
         return own
@@ -216,8 +225,14 @@ def outputs_at(
         field = ReceptiveField.of(model, data, nodes)
         with_dropout = DropoutField(field, data.x, model.dropout) if model.dropout > 0 else field
         return lambda: (with_dropout if model.training else field).logits(list(model.weights))
-    arguments = graph_arguments(model, data)
+    arguments = graph_arguments(model, ordinary(data, dtype=_dtype_for(model, data)))
     return lambda: model(*arguments)[nodes]
+
+
+def _dtype_for(model: nn.Module, data: Data) -> torch.dtype:
+    """The features' own precision if the model has parameters in it, else the model's."""
+    known = [p.dtype for p in model.parameters()]
+    return data.x.dtype if data.x.dtype in known or not known else known[0]
 
 
 def graph_arguments(model: nn.Module, data: Data) -> tuple[Any, ...]:

@@ -63,7 +63,7 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
 
     Shapes: returns (n,), (n,).
     """
-    answers = ((row["node"], row["label"], f"line {line}") for line, row in _rows(path))
+    answers = ((row["node"], row["label"], f"line {line}", row.get("name")) for line, row in _rows(path))
     return gather(answers, data, path.name)
 
 
@@ -124,17 +124,18 @@ def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None 
     return named
 
 
-def gather(answers: Iterable[tuple[Any, Any, str]], data: Data, source: str) -> tuple[Tensor, Tensor]:
-    """Nodes and classes from (node, label, place) triples; refuses a node that has two different labels.
+def gather(answers: Iterable[tuple[Any, ...]], data: Data, source: str) -> tuple[Tensor, Tensor]:
+    """Nodes and classes from (node, label, place[, name]); refuses two labels for a node, and another node's name.
 
     Shapes: returns (n,), (n,).
     """
     found: dict[int, int] = {}
-    for node, label, place in answers:
+    for node, label, place, *named in answers:
         if label is None or not str(label).strip():
             continue
         try:
             number, kind = node_number(node, data), class_number(label, data)
+            _check_name(number, next(iter(named), None), data)
         except DataError as error:
             raise DataError(f"{source}, {place}: {error}") from None
         if found.setdefault(number, kind) != kind:
@@ -144,6 +145,16 @@ def gather(answers: Iterable[tuple[Any, Any, str]], data: Data, source: str) -> 
                 f"{words[found[number]]!r}; settle it"
             )
     return torch.tensor(list(found), dtype=torch.long), torch.tensor(list(found.values()), dtype=torch.long)
+
+
+def _check_name(node: int, name: Any, data: Data) -> None:
+    """Tasks name each node twice, by number and by name: refuse an answer whose two do not agree."""
+    names = [str(word) for word in getattr(data, "node_names", None) or range(int(data.num_nodes))]
+    if name is not None and str(name) != names[node] and str(name) in names:
+        raise DataError(
+            f"expected the name {names[node][:40]!r} beside node {node}, got {str(name)[:40]!r}, which is another "
+            "node's; correct one of them"
+        )
 
 
 def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: str) -> dict[int, int]:

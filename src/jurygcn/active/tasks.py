@@ -191,20 +191,20 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
     return dict(zip(nodes.tolist(), labels.tolist()))
 
 
-def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, str]]:
-    """(node, label, place) of every answer in a Label Studio export."""
+def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, str, Any]]:
+    """(node, label, place, name) of every answer in a Label Studio export."""
     for position, task in enumerate(document, start=1):
         place = f"task {position}"
         try:
             if "data" not in task:  # JSON-MIN: the fields side by side
-                yield task["node"], _single(task.get(CONTROL)), place
+                yield task["node"], _single(task.get(CONTROL)), place, task.get("name")
                 continue
             for annotation in task.get("annotations") or []:
                 if annotation.get("was_cancelled"):
                     continue
                 for result in annotation["result"]:
                     if result.get("type") == "choices":
-                        yield task["data"]["node"], _single(result["value"]["choices"]), place
+                        yield task["data"]["node"], _single(result["value"]["choices"]), place, task["data"].get("name")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{source}, {place}: expected a Label Studio task with a node and at most one choice, got something "

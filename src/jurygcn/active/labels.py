@@ -149,11 +149,12 @@ def gather(answers: Iterable[tuple[Any, ...]], data: Data, source: str) -> tuple
 
 def _check_name(node: int, name: Any, data: Data) -> None:
     """Tasks name each node twice, by number and by name: refuse an answer whose two do not agree."""
-    names = [str(word) for word in getattr(data, "node_names", None) or range(int(data.num_nodes))]
-    if name is not None and str(name) != names[node] and str(name) in names:
+    names = getattr(data, "node_names", None) or range(int(data.num_nodes))
+    known = str(names[node])
+    if name is not None and str(name) != known and str(name) in map(str, names):
         raise DataError(
-            f"expected the name {names[node][:40]!r} beside node {node}, got {str(name)[:40]!r}, which is another "
-            "node's; correct one of them"
+            f"expected the name {known[:40]!r} beside node {node}, got {str(name)[:40]!r}, which is another node's; "
+            "correct one of them"
         )
 
 

@@ -28,6 +28,29 @@ def town():
     return data
 
 
+def test_a_number_and_a_name_that_disagree_are_refused(town, tmp_path):
+    """Tasks say twice which node they are about."""
+    given = next_tasks(town, {0: 0, 7: 1}, "random", batch=2, recipe=FAST)
+    rows = list(csv.DictReader(io.StringIO(tasks_csv(given))))
+    first, other = (given[0].node, given[1].node)
+    path = tmp_path / "answers.csv"
+    for node, fine in ((first, True), (other, False)):
+        row = {**rows[0], "node": str(node), "label": "right"}
+        path.write_text(",".join(row) + "\n" + ",".join(f'"{cell}"' for cell in row.values()) + "\n")
+        exports = [{"node": node, "name": f"house {first}", "label": "right"}]
+        exports.append({"data": exports[0], "annotations": exported((node, ["right"], False))[0]["annotations"]})
+        for number, task in enumerate(exports):
+            (tmp_path / f"{number}.json").write_text(json.dumps([task]))
+        for file in (path, tmp_path / "0.json", tmp_path / "1.json"):
+            if fine:
+                assert read_answers(file, town) == {first: 1}
+                continue
+            with pytest.raises(DataError, match=rf"whose name is 'house {first}', got '?{other}'?"):
+                read_answers(file, town)
+    path.write_text(f"node,label,name\n{first},right,Alice\n")  # a column of the user's own
+    assert read_answers(path, town) == {first: 1}
+
+
 def exported(*tasks: tuple[int, list[str], bool]) -> list[dict]:
     """A Label Studio export: node, choices, cancelled."""
     return [

@@ -148,6 +148,29 @@ def test_checkpoint_remembers_its_run(tmp_path):
     assert result.stderr.startswith("Note: the checkpoint does not say what it was trained on")
 
 
+def test_a_run_beside_a_checkpoint_that_is_not_its_own(tmp_path):
+    """Altered, cut off, or left by an earlier training when the next one was killed between the two files."""
+    for seed in (5, 6):
+        run("train", "karate", "--labels", 9, *FAST, "--seed", seed, "--out", tmp_path / str(seed))
+    model, path = tmp_path / "6" / "model.pt", tmp_path / "6" / "run.json"
+    whole = path.read_text()
+    document = json.loads(whole)
+    document["train_nodes"][0] = 33
+    forged = {"train_nodes": json.dumps(document), "half": whole[: len(whole) // 2], "foreign": ""}
+    forged["foreign"] = (tmp_path / "5" / "run.json").read_text()
+    for text in forged.values():
+        path.write_text(text)
+        said = refuses("quantify", "karate", "--model", model)
+        assert "expected the run.json that was written with model.pt" in said
+    path.write_text(forged["train_nodes"])
+    assert "ValueError" in refuses("quantify", "karate", "--train-nodes", path)
+    path.write_text(json.dumps({"about": "something else"}))
+    assert run("quantify", "karate", "--model", model).exit_code == 0  # somebody else's file
+    del document["digest"], document["parameters"]
+    path.write_text(json.dumps(document))  # of an earlier version
+    assert run_json("quantify", "karate", "--model", model)["train_nodes"] == document["train_nodes"]
+
+
 def test_train_nodes_from_files(tmp_path):
     numbers = tmp_path / "nodes.txt"
     numbers.write_text("# mine\n0\n3\n\n33\n8\n")

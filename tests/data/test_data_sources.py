@@ -98,13 +98,16 @@ def test_cache_is_used_without_pickles_and_survives(index):
     assert again.num_classes == 2
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "flipped", "other graph", "text"])
+@pytest.mark.parametrize("damage", ["empty", "half", "flipped", "other graph", "other labels", "text"])
 def test_damaged_cache_is_fetched_again(index, damage):
     good = load_dataset("citeseer")
     path = cache_folder() / "citeseer.npz"
     content = path.read_bytes()
     if damage == "other graph":
         np.savez(path, x=np.ones((2, 1)), edge_index=np.array([[0, 1], [1, 0]]))
+    elif damage == "other labels":  # of the right sizes, with checksums that agree
+        arrays = dict(np.load(path))
+        np.savez(path, **{**arrays, "y": arrays["y"][::-1]})
     else:
         at = content.index(b"edge_index.npy") + 60
         flipped = content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :]
@@ -113,6 +116,7 @@ def test_damaged_cache_is_fetched_again(index, damage):
     with pytest.warns(DataNotice, match="damaged"):
         repaired = load_dataset("citeseer")
     assert repaired.edge_index.equal(good.edge_index)
+    assert repaired.y.equal(good.y)
     assert len(index()) == 2
     load_dataset("citeseer")
     assert len(index()) == 2

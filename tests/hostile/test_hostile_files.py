@@ -325,6 +325,17 @@ def test_damaged_checkpoints_are_models_or_sentences(tmp_path, karate):
         sentence(load_gcn, tmp_path / "m.pt", karate)
 
 
+def test_a_weight_that_was_changed_is_found(tmp_path, karate):
+    """torch does not compare the checksums that it writes."""
+    model = GCN(34, 4, 4)
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    whole = (tmp_path / "m.pt").read_bytes()
+    at = whole.index(model.weights[0].detach().numpy().tobytes())
+    (tmp_path / "m.pt").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(DataError, match=r"m\.pt as it was written, got another checksum"):
+        load_gcn(tmp_path / "m.pt", karate)
+
+
 # --- JSON -----------------------------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[Path], object]] = {

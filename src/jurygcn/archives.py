@@ -76,7 +76,7 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> Arrays:
     except _UNREADABLE as error:
         raise DataError(
             f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
-            f"read ({listing([error])}); write it again with numpy.savez"
+            f"read ({listing([error], 200)}); write it again with numpy.savez"
         ) from error
 
 

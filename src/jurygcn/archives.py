@@ -78,7 +78,7 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> Arrays:
     except Exception as error:  # damaged bytes fail in any way: zipfile and numpy have no exception of their own for it
         raise DataError(
             f"{path.name}: expected an npz archive of plain arrays (no pickles), got a file that cannot be "
-            f"read ({listing([error])}); write it again with numpy.savez"
+            f"read ({listing([error], 200)}); write it again with numpy.savez"
         ) from error
 
 

@@ -46,7 +46,7 @@ def excerpt(value: object) -> str:
     return f"{text[:QUOTED]!r}... ({len(text):,} characters)"
 
 
-def listing(values: Sequence[object]) -> str:
+def listing(values: Sequence[object], letters: int = QUOTED) -> str:
     """Values as a message lists them: the first few, each shortened, and how many more there are."""
-    shown = [text if len(text := str(value)) <= QUOTED else f"{text[:QUOTED]}..." for value in values[:LISTED]]
+    shown = [text if len(text := str(value)) <= letters else f"{text[:letters]}..." for value in values[:LISTED]]
     return ", ".join(shown) + (f" and {len(values) - LISTED:,} more" if len(values) > LISTED else "")

@@ -15,8 +15,8 @@ SOURCE = ROOT / "src" / "jurygcn"
 # A layer imports from itself and from the layers before it. The package's own __init__ stands just before the
 # command line: it may show any layer but that one. Layers that hold nothing yet are listed where they will stand.
 LAYERS = (
-    *("errors", "checks", "files", "archives", "spreadsheet", "progress", "canvas", "parallel", "linalg", "data"),
-    *("losses", "models", "objective", "derivatives"),
+    *("errors", "checks", "files", "archives", "spreadsheet", "progress", "canvas", "ambient", "parallel", "linalg"),
+    *("data", "losses", "models", "objective", "derivatives"),
     *("curvature", "jackknife", "evaluation", "active", "semi", "bandit", "experiments", "report"),
     *("__init__", "cli", "__main__"),
 )

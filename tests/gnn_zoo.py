@@ -48,8 +48,8 @@ def mlp(a: int, b: int) -> nn.Module:
 
 
 def weight_normed(F: int, C: int) -> nn.Module:
-    model = TwoLayers(gnn.GCNConv(F, 8), gnn.GCNConv(8, C))
-    parametrizations.weight_norm(model.first.lin)
+    model = PredictThenPropagate(F, C)
+    parametrizations.weight_norm(model.first)
     return model
 
 

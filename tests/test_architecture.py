@@ -25,6 +25,7 @@ LAYERS = (
         "spreadsheet",
         "progress",
         "canvas",
+        "ambient",
         "parallel",
         "linalg",
         "data",

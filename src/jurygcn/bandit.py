@@ -21,6 +21,7 @@ from scipy.sparse.linalg import svds
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.errors import DataError, SettingError
 from jurygcn.jackknife import Jury
 from jurygcn.models import GCN, train
@@ -205,6 +206,7 @@ POLICIES: dict[str, Callable[[Scene], NDArray[np.int64]]] = {
 }
 
 
+@plain_torch()
 def play_bandit(data: Data, means: Tensor, *, policy: str = "ucb-j", play: Play | None = None, seed: int = 0) -> Game:
     """Play a bandit whose arm v earns ``means[v]`` plus normal noise.
 

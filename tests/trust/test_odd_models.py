@@ -281,7 +281,7 @@ def test_a_jury_of_one(interval: str, mode: str, mse: bool):
 def test_cached_convolutions_are_retrained():
     """Retrained jurors see the graph without the node as it is, not as the convolution remembers it."""
     data = small()
-    how = Retraining(epochs=3, remove="node", processes=1)
+    how = Retraining(epochs=3, start="warm", remove="node", processes=1)
     model, plain = (seeded(lambda c=cached: caching("gcn", cached=c)) for cached in (True, False))
     model(data.x, data.edge_index)
     ours, theirs = (judged(m, data, nodes=[0, 1], leave_out="retrain", retraining=how) for m in (model, plain))

@@ -10,13 +10,16 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import torch
 from model_kinds import KINDS, Layers
+from test_degenerate_uses import hurried
 from torch import nn
 from torch_geometric import nn as gnn
 from torch_geometric.data import Data
 
 from cases import graph
 from jurygcn import GCN, Jury, Verdict, train
+from jurygcn.bandit import Play, play_bandit
 from jurygcn.errors import ModelError
+from jurygcn.semi import METHODS
 
 NODES = [0, 1, 2, 3, 4, 5, 6, 7]
 
@@ -207,3 +210,31 @@ def test_no_kind_of_model_makes_the_jury_warn(kind: str):
             warnings.simplefilter("ignore")
             jury = Jury(model, data, NODES, weight_decay=0.05, mode=mode, forward=KINDS[kind].forward).fit()
             torch.testing.assert_close(strict.lower, jury.verdict([0, 9]).lower)
+
+
+# --- what else is built on juries and training -------------------------------------------------------------------
+
+
+def learned(name: str, data: Data) -> torch.Tensor:
+    method = hurried(METHODS[name](data))
+    fitted = method.fit(data, torch.tensor(NODES[:6], device="cpu"), val_nodes=torch.tensor([8, 9, 10], device="cpu"))
+    return fitted.probabilities
+
+
+@pytest.mark.parametrize("where", ["autocast", "inference_mode", "default_device_meta"])
+@pytest.mark.parametrize("name", ["gcn", "laplace", "reweight"])
+def test_methods_do_not_depend_on_their_surroundings(name: str, where: str):
+    plain, data = learned(name, small()), small()
+    with SURROUNDINGS[where]():
+        found = learned(name, data)
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["autocast", "inference_mode", "default_device_meta"])
+def test_games_do_not_depend_on_their_surroundings(where: str):
+    data, means = small(), torch.linspace(0.1, 0.9, 12)
+    play = Play(plays=30, batch=10, epochs=5, alpha=0.2)
+    plain = play_bandit(data, means, play=play)
+    with SURROUNDINGS[where]():
+        game = play_bandit(data, means, play=play)
+    assert game.arms.tolist() == plain.arms.tolist()

@@ -23,6 +23,7 @@ from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import find_strategy
 from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
+from jurygcn.ambient import plain_torch
 from jurygcn.checks import in_short
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
@@ -33,6 +34,7 @@ from jurygcn.models import GCN, ReceptiveField, train
 from jurygcn.progress import progress_bar
 
 
+@plain_torch()
 def run(
     data: Data,
     strategy: str | Strategy,

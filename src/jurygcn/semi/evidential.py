@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.models import dirichlet
 from jurygcn.models.gcn import GCN
 from jurygcn.models.gpn import GPN, graph_inputs, uncertain_cross_entropy
@@ -34,6 +35,7 @@ class SGNNClassifier:
     samples: int = 100
     teacher: GCNClassifier = field(default=WELL_TRAINED_GCN)
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train the teacher, then the evidence."""
         nodes = check_labels(data, train_nodes)
@@ -105,6 +107,7 @@ class GPNClassifier:
         """The authors' settings for this graph: PubMed's features are made binary."""
         return cls(binarize=getattr(data, "name", None) == "pubmed")
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
         """Warm up the flows, then train everything until patience runs out."""
         nodes = check_labels(data, train_nodes)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.models.gat import GAT
 from jurygcn.models.gcn import GCN
 from jurygcn.models.training import Stopping, Training, descend, outputs_at, train
@@ -44,6 +45,7 @@ class GCNClassifier:
             **settings,  # type: ignore[arg-type]
         )
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train for a fixed number of epochs."""
         model, training = self.train(data, train_nodes, seed=seed)
@@ -77,6 +79,7 @@ class GATClassifier:
         pubmed = getattr(data, "name", None) == "pubmed"
         return cls(out_heads=8, lr=0.01, weight_decay=1e-3) if pubmed else cls()
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
         """Train until patience runs out."""
         nodes = check_labels(data, train_nodes)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.checks import all_finite
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.models.dirichlet import spread
@@ -26,6 +27,7 @@ class MCDropout:
     network: GCNClassifier = field(default_factory=GCNClassifier)
     samples: int = 100
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train the GCN, then draw."""
         if not self.network.dropout > 0 or self.samples < 2:
@@ -42,6 +44,7 @@ class DeepEnsemble:
     network: GCNClassifier = field(default_factory=GCNClassifier)
     members: int = 10
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train every member."""
         if self.members < 2:
@@ -65,6 +68,7 @@ class TemperatureScaling:
     network: GCNClassifier = field(default_factory=GCNClassifier)
     steps: int = 100
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
         """Train the GCN, then find the temperature."""
         nodes = check_labels(data, train_nodes)
@@ -99,6 +103,7 @@ class Energy:
 
     network: GCNClassifier = field(default_factory=GCNClassifier)
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train the GCN."""
         model, _ = self.network.train(data, train_nodes, seed=seed)
@@ -119,6 +124,7 @@ class Laplace:
     network: GCNClassifier = field(default_factory=GCNClassifier)
 
     @torch.no_grad()
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train the GCN, then find the posterior."""
         if self.network.first_layer_only or not self.network.weight_decay > 0:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.checks import all_finite
 from jurygcn.errors import SettingError
 from jurygcn.jackknife import Jury
@@ -132,6 +133,7 @@ class Reweighting:
     lr: float = 0.01
     weight_decay: float = 5e-4
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train with refreshed weights."""
         found = reweight(data, train_nodes, seed=seed, **asdict(self))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.ambient import plain_torch
 from jurygcn.errors import SettingError
 from jurygcn.jackknife import Jury
 from jurygcn.models.gcn import GCN
@@ -118,6 +119,7 @@ class SelfTraining:
         hops: Any = HOPS.get(self.hops, self.hops) if isinstance(self.hops, str) else self.hops
         return hops if isinstance(hops, tuple) else (hops,)
 
+    @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
         """Self-train; see :func:`self_train`."""
         found = run(data, train_nodes, self, val_nodes=val_nodes if self.hops == "validated" else None, seed=seed)
@@ -126,6 +128,7 @@ class SelfTraining:
         return Fitted(probabilities, softmax_scores(probabilities), found.model, details)
 
 
+@plain_torch()
 def self_train(
     data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0, **settings: Any
 ) -> SelfTrained:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import signal
 import subprocess
@@ -122,10 +124,12 @@ def test_interrupted(loss: str, interval: str, tmp_path: Path, counted: list[int
 def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
     jury = jury_of()
     jury.verdict(resume=tmp_path)
-    moved = jury_of()
-    moved.data.x[0, 0] += 1e-9
-    rewired = jury_of()
-    rewired.data.edge_index = rewired.data.edge_index[:, :-2]
+    moved, rewired = copy.copy(jury.data), copy.copy(jury.data)
+    moved.x = jury.data.x.clone()
+    moved.x[0, 0] += 1e-9
+    rewired.edge_index = jury.data.edge_index[:, :-2]
+    settings = {"memory": "1B", "weight_decay": 0.05}
+    elsewhere = [Jury(jury.objective.model, graph, jury.train_nodes, **settings).fit() for graph in (moved, rewired)]
     others = [
         lambda: jury.verdict(alpha=0.1, resume=tmp_path),
         lambda: jury.verdict(exact=True, resume=tmp_path),
@@ -134,8 +138,7 @@ def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
         lambda: jury.verdict([0, 1], resume=tmp_path),
         lambda: jury_of(leave_out="influence").verdict(resume=tmp_path),
         lambda: jury_of(damping=0.1).verdict(resume=tmp_path),
-        lambda: moved.verdict(resume=tmp_path),
-        lambda: rewired.verdict(resume=tmp_path),
+        *(functools.partial(other.verdict, resume=tmp_path) for other in elsewhere),
     ]
     for ask in others:
         counted.clear()

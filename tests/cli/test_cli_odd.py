@@ -161,7 +161,6 @@ evaluate karate --methods ""
 evaluate karate --methods ,,,
 evaluate karate --methods jury,nothing
 evaluate karate --methods jury --out @piped
-evaluate karate --methods jury --out @damaged
 evaluate karate --out @text.csv
 reproduce
 reproduce table9
@@ -301,7 +300,6 @@ def place(tmp_path, done, monkeypatch) -> Path:
         "list.json": b'[{"train_nodes": NaN}]',
         "done/report.json": done.encode(),
         "damaged/history.json": b"\xff{",
-        "damaged/evaluation.jsonl": b"\xff\xfe{",
     }
     for name, content in contents.items():
         (there / name).write_bytes(content)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-SHARES = ("probability", "doubt", "credibility", "ambiguity", "opinion")
-NUMBERS = ("width", "lower", "upper")
+SHARES = ("probability", "doubt", "credibility", "ambiguity")
+NUMBERS = ("width", "lower", "upper", "opinion")  # an opinion may leave 0 to 1
 ROUNDING = 1e-3
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from harness import options, save, table
 from jurygcn import active
 from jurygcn.active import Design, Scene
-from jurygcn.active.facts import reduced
+from jurygcn.active.graph_statistics import reduced
 from jurygcn.data import cache_folder
 from protocol import CITATION, graph
 

@@ -27,14 +27,14 @@ from torch_geometric.nn import GCNConv
 
 from harness import RESULTS, options, save, table
 from jurygcn import active
-from jurygcn.active.facts import GraphFacts
+from jurygcn.active.graph_statistics import GraphFacts
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.sopt import laplacian_of
 from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments import table2
 from jurygcn.experiments.paper import ACTIVE
 from jurygcn.experiments.table2 import OURS, SEVEN
-from jurygcn.files import replacing
+from jurygcn.io.files import replacing
 from protocol import CITATION, Cells, extra, graph
 
 PAPER_TRAINING = active.Recipe()
@@ -56,7 +56,7 @@ def stamp(cell: dict[str, Any]) -> str:
 
 
 def one_run(dataset: str, method: str, seed: int) -> dict[str, Any]:
-    return table2.run_on(graph(dataset), method, seed, recipe=recipe_of(dataset))
+    return table2.run_on(graph(dataset), method, seed, dataset=dataset, recipe=recipe_of(dataset))
 
 
 def runs_of(name: str, strategies: tuple[str, ...], splits: int, cells: Cells) -> list[dict[str, Any]]:

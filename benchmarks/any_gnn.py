@@ -23,9 +23,9 @@ from torch_geometric.utils import softmax
 from harness import RESULTS, options, save, table
 from jurygcn import GCN, Jury, Retraining, load_dataset, train
 from jurygcn.data import paper_split, random_labels, synthetic
-from jurygcn.jackknife.checkup import compare_jurors
-from jurygcn.jackknife.retrain import retrained_parameters
-from jurygcn.models.neighbourhood import local_graph, num_hops
+from jurygcn.diagnostics.fidelity import compare_jurors
+from jurygcn.graph.neighbourhood import local_graph, num_hops
+from jurygcn.leave_one_out.retraining import retrained_parameters
 
 GRAPHS = ("digits", "synthetic", "cora")
 DECAY, HIDDEN, JURORS, ITERATIONS = 1e-3, 16, 20, 300
@@ -140,14 +140,14 @@ def measure(name: str, graph_name: str, jurors: int) -> dict[str, object]:
     row: dict[str, object] = {"graph": graph_name, "model": name}
     chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:jurors]
     jury = Jury(model, data, labels, weight_decay=DECAY)
-    retrained = retrained_parameters(jury.objective, Retraining(fit=to_the_minimum, processes=1), chosen.tolist())
+    retrained = retrained_parameters(jury.engine, Retraining(fit=to_the_minimum, processes=1), chosen.tolist())
     for kind in ("influence", "newton"):
         jury = Jury(model, data, labels, weight_decay=DECAY, leave_out=kind).fit()
         fidelity = compare_jurors(jury, chosen, retrained)
         row[f"{kind}_correlation"] = fidelity.correlation
         row[f"{kind}_error"], row["retrained_error"] = fidelity.loo_error
     row["gradient"] = jury.health().gradient
-    row["accuracy"] = float((jury.verdict(test).label == data.y[test]).double().mean())
+    row["accuracy"] = float((jury.verdict(test).predicted_class == data.y[test]).double().mean())
     return row
 
 

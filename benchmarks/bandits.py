@@ -16,7 +16,7 @@ from scipy.stats import wilcoxon
 
 from harness import options, save, table
 from jurygcn.bandit import POLICIES, Play, play_bandit
-from jurygcn.models.receptive_field import Propagation
+from jurygcn.graph.propagation import Propagation
 from protocol import Cells, graph
 
 GRAPHS = {"cora": 0, "digits": 3}  # the class that pays

@@ -1,7 +1,7 @@
 """Which score catches wrong predictions? AUROC on the test nodes, 60 random labels.
 
 The paper's width is here as it is: a weak score. The default score is the jury's ambiguity with the diffusion the
-jurors choose. The second opinion's form was chosen on other splits of these graphs: see how_it_works.md, Verdict.
+jurors choose. The ridge panel's form was chosen on other splits of these graphs: see how_it_works.md, Verdict.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ def scores(name: str, seed: int) -> dict[str, object]:
     t = trial(name, seed=seed)
     test = t.split.test
     jury = t.jury("newton")
-    default, raw, twice = (jury.verdict(test, diffusion=k, second_opinion=k == "auto") for k in ("auto", 0, 2))
-    pi = default.prediction
-    wrong = default.label != t.data.y[test]
+    default, raw, twice = (jury.verdict(test, diffusion=k, ridge_panel=k == "auto") for k in ("auto", 0, 2))
+    pi = default.outputs
+    wrong = default.predicted_class != t.data.y[test]
     everything = {
-        "default (ambiguity)": default.score(),
+        "default (ambiguity)": default.uncertainty(),
         "max-probability": 1 - pi.amax(dim=1),
         "entropy": -(pi * pi.clamp_min(1e-12).log()).sum(dim=1),
         "ambiguity, no diffusion": raw.ambiguity,
         "ambiguity, diffusion 2": twice.ambiguity,
-        "second opinion": default.second_opinion,
+        "ridge panel": default.panel_doubt,
         "neighbour doubt": default.neighbour_doubt,
         "paper's width": raw.width,
         "paper's width, influence jurors": t.jury("influence").verdict(test, diffusion=0).width,
         "variance over jurors": raw.loo_variance,
         "label flips": raw.label_flips,
     }
-    opinion, truth = jury.second_opinion.shares[test].argmax(dim=1), t.data.y[test]
+    opinion, truth = jury.ridge_panel.shares[test].argmax(dim=1), t.data.y[test]
     return {
         "dataset": name,
         "seed": seed,
         "diffusion": default.diffusion,
-        "accuracy": accuracy(default.label, truth),
+        "accuracy": accuracy(default.predicted_class, truth),
         "opinion_accuracy": accuracy(opinion, truth),
         **{key: error_auroc(value, wrong) for key, value in everything.items()},
     }

@@ -10,7 +10,7 @@ from statistics import mean
 import torch
 
 from harness import options, save, table
-from jurygcn.jackknife.checkup import correlate
+from jurygcn.diagnostics.fidelity import correlate
 from protocol import CITATION, spread, trial
 
 
@@ -21,7 +21,7 @@ def compare(name: str, epochs: int, seed: int) -> dict[str, object]:
     own = {}
     for kind in ("retrain", "influence", "newton"):
         jury = t.jury(kind)
-        own[kind] = jury.ballots(t.labels)[index, index, t.data.y[t.labels]]
+        own[kind] = jury.leave_one_out_predictions(t.labels)[index, index, t.data.y[t.labels]]
         row[f"{kind}_error"] = float(jury.verdict(t.labels, diffusion=0).loo_errors.mean())
     for kind in ("influence", "newton"):
         row[f"{kind}_correlation"] = correlate(own[kind], own["retrain"])

@@ -46,7 +46,7 @@ def measure(changed: str, size: int) -> dict[str, Any]:
     fit, verdict = [], []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        jury = Jury(model, data, nodes, weight_decay=DECAY, mode="exact").fit()
+        jury = Jury(model, data, nodes, weight_decay=DECAY, votes="exact").fit()
         between = time.perf_counter()
         jury.verdict()
         fit.append(between - started)

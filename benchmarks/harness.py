@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jurygcn.experiments.cells import environment
-from jurygcn.files import write_text
+from jurygcn.io.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

@@ -54,7 +54,7 @@ def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, obje
             verdict = jury.verdict(t.split.test, diffusion=diffusion)
             label = kind if diffusion == "auto" else f"{kind}, no diffusion"
             for alpha in ALPHAS:
-                right = accuracy(verdict.label, truth)
+                right = accuracy(verdict.predicted_class, truth)
                 add(label, alpha, verdict.label_sets(alpha), accuracy=right, diffusion=verdict.diffusion)
     for alpha in ALPHAS:
         sets, right = calibrated_sets(t, alpha, seed=seed)

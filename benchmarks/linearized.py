@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from harness import options, save, table
 from jurygcn import GCN, Jury, load_dataset, train
 from jurygcn.data import paper_split, random_labels, synthetic
-from jurygcn.jackknife.jurors import CompressedJurors
+from jurygcn.leave_one_out.jurors import CompressedJurors
 
 DECAY, RANKS = 5e-4, (0, 8, 32, 128, 512)
 
@@ -34,8 +34,8 @@ def measure(name: str, labels: int) -> list[dict[str, Any]]:
     nodes, test = random_labels(split.pool, labels, seed=0), split.test
     model = GCN(data.num_features, 16, int(data.num_classes))
     train(model, data, nodes, weight_decay=DECAY)
-    exact = Jury(model, data, nodes, weight_decay=DECAY, mode="exact").fit().verdict(test, diffusion=0)
-    jury = Jury(model, data, nodes, weight_decay=DECAY, mode="linearized", rank=max(RANKS)).fit()
+    exact = Jury(model, data, nodes, weight_decay=DECAY, votes="exact").fit().verdict(test, diffusion=0)
+    jury = Jury(model, data, nodes, weight_decay=DECAY, votes="linearized", rank=max(RANKS)).fit()
     whole, rows = jury.jurors, []
     assert isinstance(whole, CompressedJurors)
     energy = float(whole.coefficients.double().square().sum()) / (1 - whole.discarded)

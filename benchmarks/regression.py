@@ -18,8 +18,8 @@ from torch_geometric.data import Data
 
 from harness import options, save, table
 from jurygcn import GCN, Jury, train
+from jurygcn.conformal.intervals import jackknife_interval
 from jurygcn.data import synthetic
-from jurygcn.jackknife.intervals import jackknife_interval
 from protocol import extra, graph, spread
 
 ALPHA, LABELS, EPOCHS, LR = 0.1, 100, 300, 0.01
@@ -67,7 +67,7 @@ def measure(name: str, data: Data, usable: Tensor, seed: int) -> list[dict[str, 
     def add(kind: str, lower: Tensor, upper: Tensor) -> None:
         covered = float(((lower <= y) & (y <= upper)).double().mean())
         width = float((upper - lower).mean())
-        decay = jury.objective.weight_decay
+        decay = jury.engine.weight_decay
         rows.append(
             {"graph": name, "seed": seed, "kind": kind, "coverage": covered, "width": width, "weight_decay": decay}
         )
@@ -78,7 +78,7 @@ def measure(name: str, data: Data, usable: Tensor, seed: int) -> list[dict[str, 
         add(interval, verdict.lower, verdict.upper)
     half = LABELS // 2
     jury = fit(data, labels[:half], seed)
-    z = jury.verdict().prediction.squeeze(1)
+    z = jury.verdict().outputs.squeeze(1)
     residuals = (data.y - z).abs()[labels[half:]]
     add("split conformal", *jackknife_interval(z[test], residuals, alpha=ALPHA))
     return rows

@@ -47,7 +47,7 @@ def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:
     test = torch.ones(N, dtype=torch.bool).index_fill_(0, nodes, False)
     rows = []
     for kind in ("newton", "influence"):
-        fit, jury = seconds(lambda: Jury(model, data, nodes, leave_out=kind, mode="linearized", rank=RANK).fit())  # noqa: B023
+        fit, jury = seconds(lambda: Jury(model, data, nodes, leave_out=kind, votes="linearized", rank=RANK).fit())  # noqa: B023
         ask, verdict = seconds(jury.verdict)
         sets = verdict.label_sets(0.1)[test]
         rows.append(
@@ -62,7 +62,7 @@ def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:
                 "speedup_own": n * own / (fit + ask),
                 "speedup_ordinary": n * ordinary / (fit + ask),
                 "discarded": jury.jurors.discarded,
-                "accuracy": float((verdict.label == data.y)[test].double().mean()),
+                "accuracy": float((verdict.predicted_class == data.y)[test].double().mean()),
                 "coverage": float(sets.gather(1, data.y[test][:, None]).double().mean()),
                 "set_size": float(sets.sum(dim=1).double().mean()),
                 "peak_gb": peak_gb(),

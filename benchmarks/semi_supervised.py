@@ -24,31 +24,31 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
 from harness import FIGURES, RESULTS, options, save, table
-from jurygcn import semi
+from jurygcn import learning
 from jurygcn.canvas import save_figure
 from jurygcn.data import cache_folder, paper_split, per_class_labels, public_split, random_labels
 from jurygcn.experiments import figure1
 from jurygcn.experiments.figure1 import BLOCK, DETAILS, LABELS, OURS, scored, stamp_of
 from jurygcn.experiments.graphs import CITATION, REDDIT, STAND_IN, load
 from jurygcn.experiments.paper import SEMI_SUPERVISED
-from jurygcn.files import replacing
+from jurygcn.io.files import replacing
 from protocol import Cells
 
 RIVALS = ("gcn", "gat", "sgnn", "gpn")
 VALIDATED = "self-train, validated"
-METHODS: dict[str, Callable[[Data], semi.Method]] = {
-    OURS: semi.METHODS[OURS],
-    VALIDATED: semi.METHODS["self-train-validated"],
-    **{name: semi.METHODS[name] for name in ("reweight", "gcn", "gat", "sgnn", "gpn", "ensemble")},
-    "gcn, well trained": lambda _: semi.WELL_TRAINED_GCN,
-    "self-train by confidence": lambda _: semi.SelfTraining(judge="confidence"),
-    "self-train by confidence, validated": lambda _: semi.SelfTraining(judge="confidence", hops="validated"),
-    "reweight, as printed": lambda _: semi.Reweighting(as_printed=True),
-    "reweight by ambiguity": lambda _: semi.Reweighting(score="ambiguity"),
+METHODS: dict[str, Callable[[str | None], learning.Method]] = {
+    OURS: learning.METHODS[OURS],
+    VALIDATED: learning.METHODS["self-train-validated"],
+    **{name: learning.METHODS[name] for name in ("reweight", "gcn", "gat", "sgnn", "gpn", "ensemble")},
+    "gcn, well trained": lambda _: learning.WELL_TRAINED_GCN,
+    "self-train by confidence": lambda _: learning.SelfTraining(judge="confidence"),
+    "self-train by confidence, validated": lambda _: learning.SelfTraining(judge="confidence", hops="validated"),
+    "reweight, as printed": lambda _: learning.Reweighting(as_printed=True),
+    "reweight by ambiguity": lambda _: learning.Reweighting(score="ambiguity"),
 }
-PUBLIC: dict[str, Callable[[Data], semi.Method]] = {
+PUBLIC: dict[str, Callable[[str | None], learning.Method]] = {
     **{name: METHODS[name] for name in ("gcn", "gcn, well trained", "gat", "sgnn", "gpn")},
-    "gpn, 10 dimensions": lambda data: semi.GPNClassifier.small(binarize=data.name == "pubmed"),
+    "gpn, 10 dimensions": lambda preset: learning.GPNClassifier.small(binarize=preset == "pubmed"),
 }
 # Citeseer has one public split, and a third of its nodes lie apart from the rest: what is due to which?
 RANDOM, COMPONENT = "citeseer, whole graph", "citeseer, largest component"
@@ -75,15 +75,15 @@ def measure(dataset: str, labels: int | str, seed: int, method: str) -> Row:
         nodes = per_class_labels(data, split.pool, 20, seed=seed)
     else:
         nodes = random_labels(split.pool, int(labels), seed=seed)
-    return scored(method_of(labels, method)(data), data, split, nodes, seed=seed)
+    return scored(method_of(labels, method)(learning.preset_for(dataset)), data, split, nodes, seed=seed)
 
 
-def method_of(labels: int | str, method: str) -> Callable[[Data], semi.Method]:
+def method_of(labels: int | str, method: str) -> Callable[[str | None], learning.Method]:
     return (PUBLIC if labels == "public" else METHODS)[method]
 
 
 def stamp(cell: Row) -> str:
-    return stamp_of(method_of(cell["labels"], cell["method"])(graph_of(cell["dataset"])))
+    return stamp_of(method_of(cell["labels"], cell["method"])(learning.preset_for(cell["dataset"])))
 
 
 def few_labels(*, quick: bool) -> Iterator[Row]:

@@ -23,9 +23,10 @@ from torch_geometric.nn import GCNConv
 
 from harness import options, save, table
 from jurygcn import GCN, Jury, Retraining, load_dataset, train
+from jurygcn.allocator import keep_freed_memory
 from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments.memory import peak_mb
-from jurygcn.jackknife.retrain import retrained_parameters
+from jurygcn.leave_one_out.retraining import retrained_parameters
 
 LABELS = {"cora": 100, "citeseer": 100, "pubmed": 50}
 DECAY = 5e-4
@@ -75,14 +76,14 @@ def against_retraining(name: str, quick: bool) -> dict[str, Any]:
     n = LABELS[name]
     data, nodes, model = setting(name, n)
     row: dict[str, Any] = {"dataset": name, "labels": n}
-    objective = Jury(model, data, nodes).objective
+    engine = Jury(model, data, nodes).engine
     one = torch.ones(n).index_fill_(0, torch.tensor([0]), 0.0)
     juror = copy.deepcopy(model)
     calls: dict[str, tuple[Callable[[], Any], int, int]] = {  # how often in a turn, and by how much to multiply
         "newton": (lambda: Jury(model, data, nodes).fit().verdict(), 5, 1),
         "influence": (lambda: Jury(model, data, nodes, leave_out="influence").fit().verdict(), 5, 1),
         "ordinary_retraining": (lambda: ordinary_training(data, nodes[1:]), 1, n),  # one juror
-        "own_retraining_stacked": (lambda: retrained_parameters(objective, Retraining()), 1, 1),
+        "own_retraining_stacked": (lambda: retrained_parameters(engine, Retraining()), 1, 1),
         "own_retraining_one_by_one": (lambda: train(juror, data, nodes, node_weights=one), 5, n),  # one juror
     }
     for _ in range(1 if quick else TURNS):  # by turns, for machines are faster at times
@@ -232,6 +233,7 @@ def against_captum(name: str) -> dict[str, Any]:
 
 def main() -> None:
     chosen = options(__doc__)
+    keep_freed_memory()  # for all contestants, as the command line does
     names = ["cora"] if chosen.quick else list(LABELS)
     rows = [against_retraining(name, chosen.quick) for name in names]
     table(

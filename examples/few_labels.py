@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jurygcn
-from jurygcn import semi
+from jurygcn import learning
 from jurygcn.data import paper_split, random_labels
 from jurygcn.evaluation import accuracy, error_auroc
 
@@ -15,7 +15,11 @@ def main() -> None:
     train_nodes = random_labels(split.pool, 20, seed=0)
     truth = data.y[split.test]
 
-    methods = {"GCN": semi.GCNClassifier(), "reweighted": semi.Reweighting(), "self-trained": semi.SelfTraining()}
+    methods = {
+        "GCN": learning.GCNClassifier(),
+        "reweighted": learning.Reweighting(),
+        "self-trained": learning.SelfTraining(),
+    }
     for name, method in methods.items():
         fitted = method.fit(data, train_nodes, seed=0)
         predicted = fitted.predict(split.test)

@@ -42,14 +42,14 @@ def main() -> None:
 
     # the same weight decay as in training: it is part of what was minimised
     jury = jurygcn.Jury(model, data, train_nodes, weight_decay=WEIGHT_DECAY).fit()
-    print(f"{jury.objective.num_parameters} parameters; {jury.jurors.reason}")
+    print(f"{jury.engine.num_parameters} parameters; {jury.jurors.reason}")
 
     verdict = jury.verdict(split.test)
     truth = data.y[split.test]
     sets = verdict.label_sets(alpha=0.1)
-    print(f"accuracy {accuracy(verdict.label, truth):.1%}")
+    print(f"accuracy {accuracy(verdict.predicted_class, truth):.1%}")
     print(f"label sets at alpha = 0.1: {set_coverage(sets, truth):.1%} covered, {mean_set_size(sets):.2f} labels each")
-    right = verdict.label == truth
+    right = verdict.predicted_class == truth
     print(f"mean ambiguity where right: {verdict.ambiguity[right].mean():.3f}, where wrong: ", end="")
     print(f"{verdict.ambiguity[~right].mean():.3f}")
 

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 import jurygcn
 from jurygcn.data import paper_split, random_labels, synthetic
-from jurygcn.models import normalized_adjacency
+from jurygcn.graph.propagation import normalized_adjacency
 
 ALPHA, WEIGHT_DECAY = 0.1, 1e-2
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.engine import Engine, engine_of
 from jurygcn.models import GCN, train
-from jurygcn.objective import Objective
 
 
 def undirected(pairs: list[tuple[int, int]]) -> Tensor:
@@ -60,7 +60,7 @@ class Case:
     def data(self) -> Data:
         return graph(self.graph, regression=self.loss == "mse")
 
-    def objective(self, *, weight_decay: float = 0.0, seed: int = 0, trained: bool = False) -> Objective:
+    def engine(self, *, weight_decay: float = 0.0, seed: int = 0, trained: bool = False) -> Engine:
         data = self.data()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -68,7 +68,7 @@ class Case:
         train_nodes = torch.arange(data.num_nodes)[:: 2 if data.num_nodes > 6 else 1][:5]
         if trained:
             train(model, data, train_nodes, epochs=300, weight_decay=weight_decay, loss=self.loss, seed=seed)
-        return Objective(model, data, train_nodes, loss=self.loss, weight_decay=weight_decay)
+        return engine_of(model, data, train_nodes, loss=self.loss, weight_decay=weight_decay)
 
 
 CASES = [Case(g, layers, loss) for g in GRAPHS for layers in (1, 2, 3) for loss in ("cross_entropy", "mse")]

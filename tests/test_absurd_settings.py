@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from jurygcn import GCN, Jury, Retraining, active, load_dataset, semi, train
+from jurygcn import GCN, Jury, Retraining, active, learning, load_dataset, train
 from jurygcn.data import paper_split
 from jurygcn.errors import SettingError
 from jurygcn.experiments import reproduce
@@ -75,7 +75,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda value: Jury(small(), karate(), NODES, parallel=value),
         (99999999999, 10**5000, 0, -2, 1.5, True, "٣", "processes:0", "processes:9999999", "dask://host:٣"),
     ),
-    "jury jurors": (lambda value: Jury(small(), karate(), NODES, jurors=value), (0, *COUNTS)),
+    "jury jurors": (lambda value: Jury(small(), karate(), NODES, max_jurors=value), (0, *COUNTS)),
     "retraining epochs": (of(Retraining, "epochs"), (0, *COUNTS)),
     "retraining lr": (of(Retraining, "lr"), (0.0, *FLOATS)),
     "retraining seed": (of(Retraining, "seed"), COUNTS),
@@ -85,12 +85,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "budget on top": (partial(lambda value: run(budget=value, count_initial=False)), (10**9, 10**20, -1, 0)),
     "recipe hidden": (lambda value: run(recipe=active.Recipe(hidden=value, epochs=1)), (0, *COUNTS)),
     "stop at": (active.reached, (0.0, -1.0, math.nan, math.inf, 1e300)),
-    "GAT hidden": (lambda value: fitted(semi.GATClassifier, hidden=value), (0, *COUNTS)),
-    "GAT dropout": (lambda value: fitted(semi.GATClassifier, dropout=value), (1.0, *FLOATS)),
-    "GPN hidden": (lambda value: fitted(semi.GPNClassifier, hidden=value), (0, *COUNTS)),
-    "GPN dropout": (lambda value: fitted(semi.GPNClassifier, dropout=value), (1.0, *FLOATS)),
-    "GCN lr": (lambda value: fitted(semi.GCNClassifier, lr=value), (0.0, *FLOATS)),
-    "GCN weight_decay": (lambda value: fitted(semi.GCNClassifier, weight_decay=value), FLOATS),
+    "GAT hidden": (lambda value: fitted(learning.GATClassifier, hidden=value), (0, *COUNTS)),
+    "GAT dropout": (lambda value: fitted(learning.GATClassifier, dropout=value), (1.0, *FLOATS)),
+    "GPN hidden": (lambda value: fitted(learning.GPNClassifier, hidden=value), (0, *COUNTS)),
+    "GPN dropout": (lambda value: fitted(learning.GPNClassifier, dropout=value), (1.0, *FLOATS)),
+    "GCN lr": (lambda value: fitted(learning.GCNClassifier, lr=value), (0.0, *FLOATS)),
+    "GCN weight_decay": (lambda value: fitted(learning.GCNClassifier, weight_decay=value), FLOATS),
     "splits": (lambda value: evaluate(karate(), splits=value, methods=["jury"]), (0, 10_001, *COUNTS)),
     "labels": (lambda value: evaluate(karate(), labels=value, methods=["jury"]), (1, 10**9, *COUNTS)),
     "runs": (lambda value: reproduce("table1", out="nowhere", runs=value), (0, 10_001, *COUNTS)),

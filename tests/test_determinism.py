@@ -18,7 +18,7 @@ from jurygcn.data import paper_split, random_labels
 
 # What docs/reliability.md promises for another number of threads: nothing differs by more, relative to 1 or to itself.
 TOLERANCE = 1e-6
-FIELDS = ("prediction", "lower", "upper", "p_values", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
+FIELDS = ("outputs", "lower", "upper", "p_values", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
 SHORT = {"initial": 4, "budget": 10, "step": 3, "recipe": active.Recipe(epochs=20)}
 
 
@@ -29,7 +29,7 @@ def everything() -> dict[str, np.ndarray]:
     found = {f"{name}.{key}": data[key] for name, data in graphs.items() for key in ("x", "y", "edge_index")}
     kinds = {
         "newton": ("digits", GCN(64, 16, 10), {}),
-        "linearized": ("digits", GCN(64, 16, 10), {"mode": "linearized"}),
+        "linearized": ("digits", GCN(64, 16, 10), {"votes": "linearized"}),
         "dropout": ("karate", GCN(34, 16, 4, dropout=0.5), {"leave_out": "influence"}),
         "autodiff": ("karate", ZOO["gat"](34, 4), {}),
     }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jurygcn import GCN
-from jurygcn.fingerprints import architecture, fingerprint, sealed, state, unsealed
+from jurygcn.io.fingerprints import architecture, fingerprint, sealed, state, unsealed
 
 X = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
 

@@ -189,13 +189,13 @@ def test_every_erratum_has_its_section():
 # --- the checker can fail ---------------------------------------------------------------------------------------
 
 HEAD = "| Item | What | Function | Test |\n|---|---|---|---|\n"
-GOOD = "`jurygcn.objective.Objective.risk`", "`tests/derivatives/test_derivatives.py::test_exact_hessian`"
+GOOD = "`jurygcn.engine.generic.GenericEngine.risk`", "`tests/derivatives/test_derivatives.py::test_exact_hessian`"
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (f"| Eq. (2) | x | `jurygcn.objective.Objective.gone` | {GOOD[1]} |", "cannot be imported"),
+        (f"| Eq. (2) | x | `jurygcn.engine.generic.Engine.gone` | {GOOD[1]} |", "cannot be imported"),
         (f"| Eq. (2) | x | `jurygcn.nowhere.f` | {GOOD[1]} |", "cannot be imported"),
         (f"| Eq. (2) | x | {GOOD[0]} | `tests/derivatives/test_derivatives.py::test_gone` |", "no test"),
         (f"| Eq. (2) | x | {GOOD[0]} | `tests/gone.py::test_exact_hessian` |", "no test"),
@@ -221,9 +221,9 @@ def test_a_missing_or_repeated_row_is_caught():
 def test_an_unlisted_citation_is_caught():
     lines = ["Does it.", "", "Implements: Eqs. (11)-(12), Prop. 2.", "Shapes: Eq. (3) is not claimed."]
     text = f"def f():\n    {chr(10).join(lines)!r}"
-    assert len(unlisted(text, "jurygcn.files", ROWS)) == 3
+    assert len(unlisted(text, "jurygcn.io.files", ROWS)) == 3
     assert unlisted(text, "jurygcn.derivatives.closed_form", ROWS) == []
-    assert unlisted('"""As in Eq. (21)."""', "jurygcn.files", ROWS) != []
+    assert unlisted('"""As in Eq. (21)."""', "jurygcn.io.files", ROWS) != []
 
 
 @pytest.mark.parametrize(

@@ -21,18 +21,20 @@ from torch_geometric.data import Data
 from cases import two_block, undirected
 from gnn_zoo import ZOO
 from jurygcn import parallel as parallel_module
+from jurygcn.conformal.asked import Asked, Question
+from jurygcn.conformal.exact import ExactCounter
+from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.errors import JuryError, JuryWarning, SettingError
-from jurygcn.jackknife import Jury, Verdict
-from jurygcn.jackknife.ballots import Ballots
-from jurygcn.jackknife.hearing import Hearing, Question
+from jurygcn.jury import Jury
 from jurygcn.models import GCN, train
 from jurygcn.parallel import ClusterError, map_batches
+from jurygcn.verdict import Verdict
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("dask.distributed")
 
 MAIN = os.getpid()
-FIELDS = ("prediction", "lower", "upper", "p_values", "loo_variance", "label_flips", "loo_errors", "neighbour_doubt")
+FIELDS = ("outputs", "lower", "upper", "p_values", "loo_variance", "label_flips", "loo_errors", "neighbour_doubt")
 
 
 def jury_of(name: str = "gcn", *, dtype: torch.dtype = torch.float32, **settings) -> Jury:
@@ -85,7 +87,7 @@ def memory_for(jury: Jury, batch_size: int) -> str:
     low, high = 0, 2**30
     while high - low > 1:
         middle = (low + high) // 2
-        ballots = Ballots(jury.objective, jury.jurors.steps, torch.arange(120), memory=f"{middle}B")
+        ballots = LeaveOneOutPredictions(jury.engine, jury.jurors.steps, torch.arange(120), memory=f"{middle}B")
         low, high = (low, middle) if ballots.batch_size >= batch_size else (middle, high)
     return f"{high}B"
 
@@ -94,7 +96,10 @@ def memory_for(jury: Jury, batch_size: int) -> str:
 def test_batches_processes_and_machines_change_nothing(batch_size: int, workers, reference: Verdict):
     jury = jury_of()
     jury.memory = memory_for(jury, batch_size)
-    assert Ballots(jury.objective, jury.jurors.steps, torch.arange(120), memory=jury.memory).batch_size == batch_size
+    assert (
+        LeaveOneOutPredictions(jury.engine, jury.jurors.steps, torch.arange(120), memory=jury.memory).batch_size
+        == batch_size
+    )
     assert_same(jury.verdict(), reference)
     jury.parallel = workers
     assert_same(jury.verdict(), reference)
@@ -103,9 +108,9 @@ def test_batches_processes_and_machines_change_nothing(batch_size: int, workers,
 @pytest.mark.parametrize("name", ["gat", "batch_norm", "weight_norm"])
 def test_any_model_travels(name: str, workers):
     jury = jury_of(name, dtype=torch.float64, memory="10MB")
-    here = jury.verdict([3, 1, 77], score="aps")
+    here = jury.verdict([3, 1, 77], nonconformity="aps")
     jury.parallel = workers
-    assert_same(jury.verdict([3, 1, 77], score="aps"), here)
+    assert_same(jury.verdict([3, 1, 77], nonconformity="aps"), here)
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading", "dask"])
@@ -156,16 +161,17 @@ def test_what_batches_share_arrives_once_per_worker(workers, tmp_path: Path):
 
 @pytest.mark.parametrize("memory", [1, 7, 64])
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_stretches_share_the_jurors_out(memory: int, workers: int):
+def test_chunks_share_the_jurors_out(memory: int, workers: int):
     jury = jury_of()
-    question = Question(alpha=0.1, exact=False, interval="jackknife+", score="lac", diffusion=0)
+    question = Question(alpha=0.1, exact_ranks=False, interval="jackknife+", nonconformity="lac", diffusion=0)
     nodes = torch.arange(120)
-    hearing = Hearing(jury.objective, jury.jurors.steps, jury.seats, nodes, question, memory=memory_for(jury, memory))
+    asked = Asked(jury.engine, jury.positions, nodes, question)
+    counter = ExactCounter(asked, jury.jurors.steps, memory=memory_for(jury, memory))
     for start in (0, 13):
-        stretches = hearing.stretches(workers, start=start)
-        assert torch.cat(stretches).tolist() == list(range(start, 80))
-        assert len(stretches) >= 2 * workers or workers == 1
-    assert hearing.stretches(workers, start=80) == []
+        chunks = counter.chunks(workers, start=start)
+        assert torch.cat(chunks).tolist() == list(range(start, 80))
+        assert len(chunks) >= 2 * workers or workers == 1
+    assert counter.chunks(workers, start=80) == []
 
 
 def fail(batch: int) -> int:

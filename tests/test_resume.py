@@ -1,4 +1,4 @@
-"""An interrupted hearing goes on where it stopped, and says the same to the last bit."""
+"""Interrupted counting goes on where it stopped, and says the same to the last bit."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ import pytest
 import torch
 
 from cases import Case
-from jurygcn.archives import read_sealed, write_sealed
+from jurygcn.conformal import resuming as record_module
+from jurygcn.conformal.counts import Counts
+from jurygcn.conformal.exact import ExactCounter
 from jurygcn.errors import JuryWarning
-from jurygcn.jackknife import Jury, Verdict
-from jurygcn.jackknife import record as record_module
-from jurygcn.jackknife.hearing import Hearing, Tally
+from jurygcn.io.archives import read_sealed, write_sealed
+from jurygcn.jury import Jury
 from jurygcn.progress import progress_bar
+from jurygcn.verdict import Verdict
 
-FIELDS = ("prediction", "lower", "upper", "loo_variance", "label_flips", "loo_errors")
+FIELDS = ("outputs", "lower", "upper", "loo_variance", "label_flips", "loo_errors")
 
 
 def jury_of(loss: str = "cross_entropy", **settings) -> Jury:
     """Five jurors, each a batch of its own."""
-    objective = Case("two_block", 2, loss).objective(weight_decay=0.05, trained=True)
+    engine = Case("two_block", 2, loss).engine(weight_decay=0.05, trained=True)
     settings = {"weight_decay": 0.05, "loss": loss, "memory": "1B", **settings}
-    return Jury(objective.gcn, objective.data, objective.train_nodes, **settings).fit()
+    return Jury(engine.model, engine.data, engine.train_nodes, **settings).fit()
 
 
 def assert_equal(verdict: Verdict, reference: Verdict) -> None:
@@ -45,40 +47,40 @@ def assert_equal(verdict: Verdict, reference: Verdict) -> None:
 def counted(monkeypatch) -> list[int]:
     """The jurors whose votes are counted, as it happens."""
     jurors: list[int] = []
-    count = Hearing.count
+    count = ExactCounter.count
 
-    def noted(hearing: Hearing, stretch: torch.Tensor) -> Tally:
-        tally = count(hearing, stretch)
-        jurors.extend(stretch.tolist())
-        return tally
+    def noted(counter: ExactCounter, chunk: torch.Tensor) -> Counts:
+        counts = count(counter, chunk)
+        jurors.extend(chunk.tolist())
+        return counts
 
-    monkeypatch.setattr(Hearing, "count", noted)
+    monkeypatch.setattr(ExactCounter, "count", noted)
     monkeypatch.setattr(record_module, "SHARE", 1.0)  # keep every batch, however short
     return jurors
 
 
 def interrupt(monkeypatch, *, after: int) -> None:
     """Ctrl-C while the juror after these is being heard."""
-    count = Hearing.count
+    count = ExactCounter.count
 
-    def interrupted(hearing: Hearing, stretch: torch.Tensor) -> Tally:
-        if int(stretch[0]) == after:
+    def interrupted(counter: ExactCounter, chunk: torch.Tensor) -> Counts:
+        if int(chunk[0]) == after:
             raise KeyboardInterrupt
-        return count(hearing, stretch)
+        return count(counter, chunk)
 
-    monkeypatch.setattr(Hearing, "count", interrupted)
+    monkeypatch.setattr(ExactCounter, "count", interrupted)
 
 
 def slowly(folder: str) -> None:
     """What the killed process does: a juror every half second."""
     torch.set_num_threads(1)
-    count = Hearing.count
+    count = ExactCounter.count
 
-    def slow(hearing: Hearing, stretch: torch.Tensor) -> Tally:
+    def slow(counter: ExactCounter, chunk: torch.Tensor) -> Counts:
         time.sleep(0.5)
-        return count(hearing, stretch)
+        return count(counter, chunk)
 
-    Hearing.count = slow  # type: ignore[method-assign]
+    ExactCounter.count = slow  # type: ignore[method-assign]
     jury_of().verdict(resume=folder)
 
 
@@ -129,11 +131,11 @@ def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
     moved.x[0, 0] += 1e-9
     rewired.edge_index = jury.data.edge_index[:, :-2]
     settings = {"memory": "1B", "weight_decay": 0.05}
-    elsewhere = [Jury(jury.objective.model, graph, jury.train_nodes, **settings).fit() for graph in (moved, rewired)]
+    elsewhere = [Jury(jury.engine.model, graph, jury.train_nodes, **settings).fit() for graph in (moved, rewired)]
     others = [
         lambda: jury.verdict(alpha=0.1, resume=tmp_path),
-        lambda: jury.verdict(exact=True, resume=tmp_path),
-        lambda: jury.verdict(score="aps", resume=tmp_path),
+        lambda: jury.verdict(exact_ranks=True, resume=tmp_path),
+        lambda: jury.verdict(nonconformity="aps", resume=tmp_path),
         lambda: jury.verdict(diffusion=1, resume=tmp_path),
         lambda: jury.verdict([0, 1], resume=tmp_path),
         lambda: jury_of(leave_out="influence").verdict(resume=tmp_path),
@@ -272,16 +274,16 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path):
 def test_a_bar_says_what_is_being_done(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("jurygcn.progress.SHOWN_AFTER", 0.0)
-    count = Hearing.count
+    count = ExactCounter.count
 
-    def slow(hearing: Hearing, stretch: torch.Tensor) -> Tally:
+    def slow(counter: ExactCounter, chunk: torch.Tensor) -> Counts:
         time.sleep(0.15)
-        return count(hearing, stretch)
+        return count(counter, chunk)
 
-    monkeypatch.setattr(Hearing, "count", slow)
+    monkeypatch.setattr(ExactCounter, "count", slow)
     jury_of(progress=True).verdict()
     shown = capsys.readouterr()
-    assert "Counting the ballots" in shown.err
+    assert "Counting votes" in shown.err
     assert "/5" in shown.err
     assert "jurors" in shown.err
     assert shown.out == ""

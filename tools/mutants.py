@@ -28,32 +28,24 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "jurygcn"
 
 # The tests of each module, the closest first.
-LINALG = ("tests/linalg", "tests/jackknife/test_jurors.py")
-JURY = "tests/jackknife/test_jury.py"
+LINALG = ("tests/linalg", "tests/jury/test_jurors.py")
+JURY = "tests/jury/test_jury.py"
 TESTS = {
-    "ballots": (JURY, "tests/jackknife/test_any_gnn.py"),
-    "checkup": ("tests/trust/test_numerics.py", "tests/jackknife/test_retrain.py"),
+    "asked": (JURY, "tests/jury/test_first_order.py"),
+    "averaging": (JURY,),
     "claims": ("tests/trust/test_claims.py",),
-    "diffusion": (JURY,),
-    "display": ("tests/jackknife/test_display.py", "tests/trust/test_claims.py"),
-    "explain": ("tests/jackknife/test_retrain.py",),
-    "first_order": ("tests/jackknife/test_first_order.py",),
-    "hearing": (JURY, "tests/jackknife/test_first_order.py", "tests/test_resume.py", "tests/test_parallel.py"),
-    "intervals": ("tests/jackknife/test_intervals.py", JURY),
-    "jurors": ("tests/jackknife/test_jurors.py", "tests/trust/test_numerics.py", "tests/jackknife/test_first_order.py"),
-    "jury": (
-        JURY,
-        "tests/jackknife/test_first_order.py",
-        "tests/jackknife/test_retrain.py",
-        "tests/trust/test_claims.py",
-    ),
-    "record": ("tests/test_resume.py",),
-    "retrain": ("tests/jackknife/test_retrain.py",),
-    "storage": (JURY, "tests/trust/test_numerics.py"),
-    "tally": (JURY, "tests/jackknife/test_intervals.py", "tests/trust/test_degenerate.py"),
-    "verdict": (JURY, "tests/jackknife/test_display.py", "tests/trust/test_claims.py"),
+    "counts": (JURY, "tests/jury/test_intervals.py", "tests/trust/test_degenerate.py"),
+    "estimated": ("tests/jury/test_jurors.py", "tests/trust/test_numerics.py", "tests/jury/test_first_order.py"),
+    "exact": (JURY, "tests/test_resume.py", "tests/test_parallel.py"),
+    "first_order": ("tests/jury/test_first_order.py",),
+    "intervals": ("tests/jury/test_intervals.py", JURY),
+    "jurors": ("tests/jury/test_jurors.py", "tests/jury/test_first_order.py"),
+    "predictions": (JURY, "tests/jury/test_any_gnn.py"),
+    "resuming": ("tests/test_resume.py",),
+    "retraining": ("tests/jury/test_retrain.py",),
+    "scores": (JURY, "tests/trust/test_degenerate.py"),
 }
-LEFT_OUT = {"__init__", "pictures"}  # names only; the look of figures
+LEFT_OUT = {"__init__"}  # names only
 PRELOAD = (
     *("torch", "torch.func", "torch_geometric.data", "torch_geometric.nn", "torch_geometric.utils", "scipy.stats"),
     *("scipy.sparse.linalg", "pandas", "joblib", "networkx", "hypothesis", "pytest", "rich.progress", "typer"),
@@ -164,7 +156,7 @@ def mutated(tree: ast.Module, path: list[Any]) -> tuple[ast.Module, str, str, in
 def all_mutants() -> list[tuple[Path, list[Any], str]]:
     """Every place in the core, in order."""
     found = []
-    for folder in ("linalg", "jackknife"):
+    for folder in ("linalg", "leave_one_out", "conformal"):
         for path in sorted((SOURCE / folder).glob("*.py")):
             if path.stem not in LEFT_OUT:
                 found += [(path, place, kind) for place, kind in places(ast.parse(path.read_text(encoding="utf-8")))]

@@ -10,7 +10,7 @@ from pages.rows import Document, Row, listed, named, values_of
 
 Markdown = Callable[[Sequence[str], Any], str]
 SAME, JURY, CLOSE = "the same GCN", "jury", 0.01
-WITHOUT_JURORS = ("second_opinion", "neighbour_doubt")
+WITHOUT_JURORS = ("panel_doubt", "neighbour_doubt")
 
 
 def part(document: Document, table: str) -> list[Row]:
@@ -133,7 +133,7 @@ def standing(document: Document) -> str:
     return (
         f"The jury's best score is {mine.replace('_', ' ')} with a mean AUROC of {value:.3f}; the best of the others "
         f"is {method}, {score.replace('_', ' ')} with {other:.3f}. On each graph it is ahead of the best of the others "
-        f"there by: {', '.join(where)}. Second opinion and neighbour doubt need no jurors; of the scores that rest on "
+        f"there by: {', '.join(where)}. Ridge panel and neighbour doubt need no jurors; of the scores that rest on "
         f"them {best_of_jurors.replace('_', ' ')} is the best, with {jurors[best_of_jurors]:.3f}."
     )
 
@@ -144,13 +144,16 @@ def in_short(document: Document) -> str:
     parts = []
     for name in values_of(errors, "dataset"):
         here = [row for row in errors if row["dataset"] == name]
-        mine, other = (
-            max((row for row in here if (row["method"] == JURY) == ours), key=lambda row: row["auroc"])
-            for ours in (True, False)
-        )
-        words = [f"{row['score'].replace('_', ' ')} {row['auroc']:.3f}" for row in (mine, other)]
-        parts.append(f"{named(name)} {words[0]} against {other['method']}'s {words[1]}")
-    return f"AUROC of the jury's best score against the best of theirs, {'; '.join(parts)};"
+        ours, theirs = ([row for row in here if (row["method"] == JURY) == mine] for mine in (True, False))
+        jurors = max((row for row in ours if row["score"] not in WITHOUT_JURORS), key=lambda row: row["auroc"])
+        panel = next(row for row in ours if row["score"] == "panel_doubt")
+        other = max(theirs, key=lambda row: row["auroc"])
+        words = [f"{row['score'].replace('_', ' ')} {row['auroc']:.3f}" for row in (jurors, other)]
+        parts.append(f"{named(name)} {words[0]}, {other['method']}'s {words[1]}, ridge panel {panel['auroc']:.3f}")
+    return (
+        "AUROC of the best score that rests on jurors, of the best of the others, and of the ridge panel, which asks "
+        f"neither the model nor jurors: {'; '.join(parts)};"
+    )
 
 
 def set_sentence(document: Document) -> str:

@@ -18,7 +18,7 @@ NAMES = {
 }
 SPLIT, DEFAULT, MAX_PROBABILITY, WIDTH = "split conformal", "default (ambiguity)", "max-probability", "paper's width"
 NEIGHBOURS = "neighbour doubt"
-OPINION = "second opinion"
+OPINION = "ridge panel"
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]

@@ -9,20 +9,22 @@ TYPE_CHECKING = False  # type checkers know this name; `typing` itself takes lon
 if TYPE_CHECKING:
     from typing import Any
 
-    from jurygcn import active, bandit, semi
+    from jurygcn import active, bandit, learning
     from jurygcn.data import load_dataset
     from jurygcn.errors import JuryError
-    from jurygcn.jackknife import Jury, Retraining, Verdict
+    from jurygcn.jury import Jury
+    from jurygcn.leave_one_out.retraining import Retraining
     from jurygcn.models import GCN, train
+    from jurygcn.verdict import Verdict
 
     __version__: str
 
 _HOMES = {
     "GCN": "models",
-    "Jury": "jackknife",
+    "Jury": "jury",
     "JuryError": "errors",
-    "Retraining": "jackknife",
-    "Verdict": "jackknife",
+    "Retraining": "leave_one_out.retraining",
+    "Verdict": "verdict",
     "load_dataset": "data",
     "train": "models",
 }
@@ -35,8 +37,8 @@ __all__ = [
     "__version__",
     "active",
     "bandit",
+    "learning",
     "load_dataset",
-    "semi",
     "train",
 ]
 

@@ -23,9 +23,9 @@ from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
 from jurygcn.errors import DataError, SettingError
-from jurygcn.jackknife import Jury
+from jurygcn.graph.propagation import Propagation
+from jurygcn.jury import Jury
 from jurygcn.models import GCN, train
-from jurygcn.models.receptive_field import Propagation
 from jurygcn.models.training import outputs_at
 
 Array = NDArray[np.float64]
@@ -157,7 +157,7 @@ def ucb_jackknife(scene: Scene) -> NDArray[np.int64]:
         return scene.draw(scene.play.batch)
     model, graph, seen = scene.fit()
     jury = Jury(model, graph, seen, loss="mse", weight_decay=scene.play.weight_decay, chosen="actively").fit()
-    upper = jury.verdict(alpha=scene.play.alpha, exact=True).upper.reshape(-1).double().numpy()
+    upper = jury.verdict(alpha=scene.play.alpha, exact_ranks=True).upper.reshape(-1).double().numpy()
     own = graph.y[seen, 0].double().numpy() + scene.counts[scene.seen] ** -0.5
     upper[scene.seen] = np.minimum(upper[scene.seen], own)
     return scene.best(upper)

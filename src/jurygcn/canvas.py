@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jurygcn.files import replacing
+from jurygcn.io.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

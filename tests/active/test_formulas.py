@@ -14,12 +14,12 @@ from jurygcn import active
 from jurygcn.active import STRATEGIES
 from jurygcn.active.age import EXPERTS, percentile, updated_weights
 from jurygcn.active.design import ridge_for, v_optimal
-from jurygcn.active.facts import GraphFacts, plain_adjacency
-from jurygcn.active.printed import TwoBlock
+from jurygcn.active.graph_statistics import GraphFacts, plain_adjacency
+from jurygcn.active.printed_curvature import TwoBlock
 from jurygcn.active.sopt import Field, Laplacian
 from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
-from jurygcn.jackknife import Jury
+from jurygcn.jury import Jury
 
 PROBABILITIES = binary(0.9, 0.6, 0.55, 0.52, 0.3, 0.2, 0.35, 0.1)
 
@@ -43,7 +43,7 @@ def naive_centre_distances(probabilities: np.ndarray) -> list[float]:
 @pytest.mark.parametrize("queried", [0, 30])
 def test_age_is_its_formula(graph, base, queried):
     data = tail_graph()
-    data.name = graph
+    data.catalog_name = graph
     p = np.array(PROBABILITIES)
     candidates = [1, 2, 3, 4, 5, 6]
     scene = scene_on(data, [0, 7], candidates=candidates, batch=6, probabilities=PROBABILITIES, queried=queried)

@@ -22,14 +22,14 @@ from jurygcn.active.loop import Learner
 from jurygcn.active.oracle import asked
 from jurygcn.data import Split, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
-from jurygcn.fingerprints import sealed
+from jurygcn.io.fingerprints import sealed
 
 mpl.use("Agg")
 
 
 def graph(name: str = "little"):
     data = synthetic(num_nodes=90, num_edges=360, num_features=10, num_classes=3)
-    data.name = name
+    data.name = data.catalog_name = name
     return data
 
 
@@ -63,6 +63,15 @@ def test_the_papers_schedules(name, sizes):
     on_top = Schedule.of(data, **unset, count_initial=False).sizes
     step = sizes[2] - sizes[1]
     assert on_top == [sizes[0] + step * k for k in range(6)]
+
+
+def test_a_name_alone_changes_nothing():
+    """A folder may be called like a graph of the paper."""
+    data = graph("pubmed")
+    del data.catalog_name
+    unset = {"initial": None, "budget": None, "step": None}
+    assert data.name == "pubmed"
+    assert Schedule.of(data, **unset, count_initial=True).sizes != [5, 10, 20, 30, 40, 50]
 
 
 def test_odd_schedules():

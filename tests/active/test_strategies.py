@@ -11,7 +11,7 @@ from scenes import FAST, binary, scene_on, tail_graph
 
 from jurygcn import active
 from jurygcn.active import STRATEGIES, Scene
-from jurygcn.active.facts import GraphFacts, betweenness, pagerank, plain_adjacency
+from jurygcn.active.graph_statistics import GraphFacts, betweenness, pagerank, plain_adjacency
 from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
 

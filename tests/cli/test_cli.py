@@ -81,14 +81,14 @@ def test_quantify_asks_for_a_second_opinion_unless_told_not_to(tmp_path):
     arguments = ("quantify", "digits", "--labels", 40, *FAST, "--out")
     with_it, without = (
         run_json(*arguments, tmp_path / "with"),
-        run_json(*arguments, tmp_path / "without", "--no-second-opinion"),
+        run_json(*arguments, tmp_path / "without", "--no-panel"),
     )
     assert with_it["test"]["opinion_auroc"] > 0.8  # digits are easy
     assert without["test"].pop("opinion_auroc") is None
     assert with_it["test"].items() > without["test"].items()
     for folder, there in (("with", True), ("without", False)):
         with (tmp_path / folder / "verdict.csv").open(newline="") as file:
-            assert ("second_opinion" in next(csv.reader(file))) == there
+            assert ("panel_doubt" in next(csv.reader(file))) == there
         report = json.loads((tmp_path / folder / "report.json").read_text())
         assert ("opinion" in report["rows"]) == there
         assert ("opinion" in [column["key"] for column in report["columns"]]) == there
@@ -192,7 +192,7 @@ def test_formula_cells_are_escaped(tmp_path):
     with (out / "verdict.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == ["'=1+1", "'-2", "'@x", "'+y", "plain", "f"]
-    for column in ("prediction_name", "label_set"):
+    for column in ("predicted_name", "label_set"):
         assert any("=CMD()" in row[column] for row in rows)
         assert not any(row[column].startswith("=") for row in rows)
 
@@ -237,10 +237,10 @@ def test_demo_falls_back_to_digits(monkeypatch):
 
 def test_linearised_and_fewer_jurors():
     plain = run_json("quantify", "karate", "--labels", 12, *FAST, "--diffusion", 0)
-    few = run_json("quantify", "karate", "--labels", 12, *FAST, "--mode", "linearized", "--jurors", 9)
-    assert (plain["jury"]["mode"], plain["jury"]["jurors"]) == ("exact", 12)
-    assert (few["jury"]["mode"], few["jury"]["jurors"]) == ("linearized", 9)
+    few = run_json("quantify", "karate", "--labels", 12, *FAST, "--votes", "linearized", "--max-jurors", 9)
+    assert (plain["jury"]["votes"], plain["jury"]["jurors"]) == ("exact", 12)
+    assert (few["jury"]["votes"], few["jury"]["jurors"]) == ("linearized", 9)
     assert 0 <= few["jury"]["discarded"] < 1e-6  # 9 jurors have at most 9 directions
-    assert "linearised" in run("quantify", "karate", "--labels", 12, *FAST, "--mode", "linearized").stdout
-    assert "--mode" in refuses("quantify", "karate", "--mode", "quick")
-    assert "between 1 and" in refuses("quantify", "karate", "--labels", 12, *FAST, "--jurors", 13)
+    assert "linearised" in run("quantify", "karate", "--labels", 12, *FAST, "--votes", "linearized").stdout
+    assert "--votes" in refuses("quantify", "karate", "--votes", "quick")
+    assert "between 1 and" in refuses("quantify", "karate", "--labels", 12, *FAST, "--max-jurors", 13)

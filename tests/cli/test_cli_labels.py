@@ -51,9 +51,9 @@ def test_labels_from_a_file_take_the_place_of_the_graphs(graph: Path, tmp_path: 
     assert found["train_nodes"] == [0, 1, 2, 20, 22]
     frame = pd.read_csv(tmp_path / "out" / "verdict.csv").set_index("name")
     classes = load_dataset(graph).class_names
-    assert frame.loc["v01", "label"] == classes.index("right"), "the file is believed"
-    assert frame.loc["v03", "label"] == classes.index("left")
-    assert pd.isna(frame.loc["v04", "label"])
+    assert frame.loc["v01", "true_class"] == classes.index("right"), "the file is believed"
+    assert frame.loc["v03", "true_class"] == classes.index("left")
+    assert pd.isna(frame.loc["v04", "true_class"])
 
 
 @pytest.mark.parametrize("method", ["gcn", "reweight"])

@@ -58,7 +58,7 @@ def test_the_options_are_found():
     assert len({words for words, _ in OPTIONS}) >= 7
     assert {option for _, option in OPTIONS} >= {
         *("--labels", "--per-class", "--epochs", "--lr", "--weight-decay", "--dropout", "--hidden", "--layers"),
-        *("--seed", "--alpha", "--jurors", "--retrain", "--batch", "--initial", "--budget", "--step", "--stop-at"),
+        *("--seed", "--alpha", "--max-jurors", "--retrain", "--batch", "--initial", "--budget", "--step", "--stop-at"),
         *("--splits", "--runs", *WRITTEN),
     }
 

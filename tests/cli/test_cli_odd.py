@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from invoke import run
 
-from jurygcn.files import LARGEST_TEXT
+from jurygcn.io.files import LARGEST_TEXT
 
 # a GCN that takes no time
 QUICK = "--epochs 5 --hidden 2"
@@ -100,15 +100,15 @@ quantify karate --parallel http://host:80
 quantify karate --parallel processes:0
 quantify karate --parallel processes:99999999999
 quantify karate --parallel ""
-quantify karate --jurors 0
-quantify karate --jurors 16 {QUICK}
+quantify karate --max-jurors 0
+quantify karate --max-jurors 16 {QUICK}
 quantify karate --solver Auto
 quantify karate --solver magic
 quantify karate --curvature ""
-quantify karate --mode linear
+quantify karate --votes linear
 quantify karate --chosen randomly
 quantify karate --leave-out none
-quantify karate --second-opinion=1
+quantify karate --panel=1
 quantify karate --model @fifo
 quantify karate --model /dev/zero
 quantify karate --model @folder
@@ -120,8 +120,8 @@ quantify karate --report @fifo
 quantify karate --report /dev/null
 quantify karate --report @text.csv/page.html
 quantify karate --weight-decay 0 {QUICK} --solver cg --curvature hessian --leave-out influence
-quantify karate --mode linearized --diffusion 1 {QUICK}
-quantify karate --mode linearized --curvature printed {QUICK}
+quantify karate --votes linearized --diffusion 1 {QUICK}
+quantify karate --votes linearized --curvature printed {QUICK}
 doctor
 doctor karate --retrain -1
 doctor karate --retrain 1.0
@@ -260,7 +260,7 @@ quantify karate {QUICK} --memory " 2 gb "
 quantify karate {QUICK} --memory 999999TB
 quantify karate {QUICK} --parallel serial
 quantify karate {QUICK} --alpha 1e-300
-quantify karate {QUICK} --jurors 1
+quantify karate {QUICK} --max-jurors 1
 doctor karate {QUICK} --retrain 0
 doctor karate {QUICK} --retrain 2
 active next karate {QUICK} --batch 1

@@ -20,9 +20,9 @@ from processes import PROGRAM, forked, start
 
 import jurygcn
 from children import wait_for
-from jurygcn import files
 from jurygcn.cli import COMMANDS, train
 from jurygcn.cli.reporting import load
+from jurygcn.io import files
 
 TINY = ("--initial", 2, "--budget", 4, "--step", 2)
 SAID = {"SIGINT": b"Interrupted\n", "SIGTERM": b"Terminated\n"}

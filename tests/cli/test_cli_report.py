@@ -35,7 +35,7 @@ def test_quantify_writes_the_page(tmp_path: Path):
     assert "2 jurors were retrained to compare with." in page.read_text(encoding="utf-8")
     assert "correlation" in result.stdout  # and the doctor's report is printed
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    assert run_json(*QUANTIFY, "--mode", "linearized", "--report", page)["files"] == [str(page)]
+    assert run_json(*QUANTIFY, "--votes", "linearized", "--report", page)["files"] == [str(page)]
     assert "were not worked out" in page.read_text(encoding="utf-8")
 
 

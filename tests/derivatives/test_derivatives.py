@@ -9,7 +9,7 @@ from torch.func import hessian, jacrev
 
 from cases import CASES, GRAPHS, Case
 from jurygcn.curvature import curvature_of
-from jurygcn.derivatives import ClosedForm, DenseJacobian, RowSpaceJacobian, autodiff, jacobian_of
+from jurygcn.derivatives import DenseJacobian, RowSpaceJacobian, autodiff
 from jurygcn.derivatives.jacobian import _masked_adjacency
 from jurygcn.models import receptive_field
 from jurygcn.models.receptive_field import ReceptiveField
@@ -21,13 +21,13 @@ cases = pytest.mark.parametrize("case", CASES, ids=str)
 
 @cases
 def test_forward_is_the_formula(case: Case):
-    objective = case.objective()
-    weights = [W.detach().numpy() for W in objective.gcn.weights]
-    expected = torch.from_numpy(gcn_forward(objective.data, weights, case.activation))
-    torch.testing.assert_close(objective.outputs(objective.theta), expected, **EXACT)
-    everyone = ReceptiveField.of(objective.gcn, objective.data, torch.arange(objective.data.num_nodes))
-    torch.testing.assert_close(everyone.logits(list(objective.gcn.weights)).detach(), expected, **EXACT)
-    torch.testing.assert_close(objective.train_outputs, expected[objective.train_nodes], **EXACT)
+    engine = case.engine()
+    weights = [W.detach().numpy() for W in engine.model.weights]
+    expected = torch.from_numpy(gcn_forward(engine.data, weights, case.activation))
+    torch.testing.assert_close(engine.outputs(engine.theta), expected, **EXACT)
+    everyone = ReceptiveField.of(engine.model, engine.data, torch.arange(engine.data.num_nodes))
+    torch.testing.assert_close(everyone.logits(list(engine.model.weights)).detach(), expected, **EXACT)
+    torch.testing.assert_close(engine.train_outputs, expected[engine.train_nodes], **EXACT)
 
 
 @pytest.mark.parametrize("columns", [1, 10, receptive_field.COLUMNS], ids="{} columns".format)
@@ -37,33 +37,33 @@ def test_stacks_of_models(case: Case, columns: int, monkeypatch):
     derivative."""
     monkeypatch.setattr(receptive_field, "COLUMNS", columns)
     monkeypatch.setattr(receptive_field, "NUMBERS", 1)
-    objective = case.objective()
-    theta, everyone = objective.theta, torch.arange(objective.data.num_nodes)
-    field = ReceptiveField.of(objective.gcn, objective.data, everyone)
+    engine = case.engine()
+    theta, everyone = engine.theta, torch.arange(engine.data.num_nodes)
+    field = ReceptiveField.of(engine.model, engine.data, everyone)
     steps = 0.3 * torch.randn(4, len(theta), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    stacked = field.stacked_logits(list(objective.unflatten(theta + steps).values()))
-    weights = list(objective.unflatten(theta).values())
-    tangents = field.tangents(weights, list(objective.unflatten(steps).values())).at(slice(None))
-    J = autodiff.jacobian_rows(objective, theta, everyone)
+    stacked = field.stacked_logits(list(engine.unflatten(theta + steps).values()))
+    weights = list(engine.unflatten(theta).values())
+    tangents = field.tangents(weights, list(engine.unflatten(steps).values())).at(slice(None))
+    J = autodiff.jacobian_rows(engine, theta, everyone)
     for i, step in enumerate(steps):
-        torch.testing.assert_close(stacked[:, :, i], objective.outputs(theta + step), **EXACT)
+        torch.testing.assert_close(stacked[:, :, i], engine.outputs(theta + step), **EXACT)
         torch.testing.assert_close(tangents[:, :, i], J @ step, **EXACT)
 
 
 @cases
 def test_node_gradients(case: Case):
-    objective = case.objective()
-    closed = ClosedForm(objective).node_gradients()
-    torch.testing.assert_close(closed, autodiff.node_gradients(objective, objective.theta), **EXACT)
-    numeric = finite_differences(objective.node_losses, objective.theta)
+    engine = case.engine()
+    closed = engine.theorem_1().node_gradients()
+    torch.testing.assert_close(closed, autodiff.node_gradients(engine, engine.theta), **EXACT)
+    numeric = finite_differences(engine.node_losses, engine.theta)
     torch.testing.assert_close(closed, numeric, rtol=1e-4, atol=1e-6)
 
 
-def structured_forms(objective):
+def structured_forms(engine):
     """The form the library picks, and for two layers both factored forms."""
-    yield jacobian_of(objective)
-    if len(objective.gcn.weights) == 2:
-        form = ClosedForm(objective)
+    yield engine.jacobian()
+    if len(engine.model.weights) == 2:
+        form = engine.theorem_1()
         row_space = RowSpaceJacobian(_masked_adjacency(form), form.AE[1], form.AE[2], form.W[2])
         yield row_space
         yield row_space.expanded
@@ -71,16 +71,16 @@ def structured_forms(objective):
 
 @cases
 def test_jacobian_and_its_products(case: Case):
-    objective = case.objective()
-    rows = autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes)
-    torch.testing.assert_close(ClosedForm(objective).jacobian_rows(), rows, **EXACT)
+    engine = case.engine()
+    rows = autodiff.jacobian_rows(engine, engine.theta, engine.train_nodes)
+    torch.testing.assert_close(engine.theorem_1().jacobian_rows(), rows, **EXACT)
     dense = DenseJacobian(rows)
     n, C, P = dense.shape
     generator = torch.Generator().manual_seed(1)
     V, A = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((P, 4), (n, C, 4)))
     scale = torch.rand(P, generator=generator, dtype=torch.float64)
     some = torch.tensor([2, 0])
-    for structured in structured_forms(objective):
+    for structured in structured_forms(engine):
         assert structured.shape == dense.shape
         torch.testing.assert_close(structured.push(V), dense.push(V), **EXACT)
         torch.testing.assert_close(structured.pull(A), dense.pull(A), **EXACT)
@@ -103,31 +103,29 @@ def test_jacobian_and_its_products(case: Case):
 @cases
 def test_exact_hessian(case: Case):
     """Theorem 1 + Gauss-Newton = autodiff Hessian = finite differences of gradients."""
-    objective = case.objective(weight_decay=0.01)
-    theta = objective.theta
-    closed = curvature_of(objective, "hessian").to_dense()
-    automatic = hessian(objective.risk)(theta)
+    engine = case.engine(weight_decay=0.01)
+    theta = engine.theta
+    closed = curvature_of(engine, "hessian").to_dense()
+    automatic = hessian(engine.risk)(theta)
     torch.testing.assert_close(closed, automatic, rtol=1e-9, atol=1e-11)
-    gradient = jacrev(objective.risk)
+    gradient = jacrev(engine.risk)
     torch.testing.assert_close(closed, finite_differences(gradient, theta), rtol=1e-4, atol=1e-6)
 
 
 @cases
 def test_gauss_newton(case: Case):
-    objective = case.objective(weight_decay=0.02)
-    J = autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes)
+    engine = case.engine(weight_decay=0.02)
+    J = autodiff.jacobian_rows(engine, engine.theta, engine.train_nodes)
     S = torch.stack(
         [
-            hessian(lambda z, i=i: objective.loss.node_losses(z[None], objective.targets[i : i + 1])[0])(z)
-            for i, z in enumerate(objective.train_outputs)
+            hessian(lambda z, i=i: engine.loss.node_losses(z[None], engine.targets[i : i + 1])[0])(z)
+            for i, z in enumerate(engine.train_outputs)
         ]
     )
     expected = torch.einsum("icp,icd,idr->pr", J, S, J) / len(J) + 0.02 * torch.eye(J.shape[2], dtype=J.dtype)
-    operator = curvature_of(objective, "ggn")
+    operator = curvature_of(engine, "ggn")
     torch.testing.assert_close(operator.to_dense(), expected, **EXACT)
     block = torch.eye(J.shape[2], dtype=J.dtype)
-    by_autodiff = autodiff.ggn_product(objective, objective.theta, block) + 0.02 * block
-    torch.testing.assert_close(by_autodiff, expected, **EXACT)
     U = operator.factor.matmul(block)
     torch.testing.assert_close(U.T @ U + 0.02 * block, expected, **EXACT)
     weights = torch.linspace(0.5, 2.0, len(block), dtype=J.dtype)
@@ -137,20 +135,20 @@ def test_gauss_newton(case: Case):
 @pytest.mark.parametrize("case", [c for c in CASES if c.activation == "relu"], ids=str)
 def test_theorem_1_as_printed(case: Case):
     """Erratum E2: all five cases match the paper's text, and miss the Gauss-Newton term."""
-    objective = case.objective()
-    form = ClosedForm(objective)
-    weights = [W.detach().numpy() for W in objective.gcn.weights]
-    dR = np.zeros((int(objective.data.num_nodes), 3))
-    dR[objective.train_nodes] = objective.loss.residual(form.logits, objective.targets) / objective.num_train
+    engine = case.engine()
+    form = engine.theorem_1()
+    weights = [W.detach().numpy() for W in engine.model.weights]
+    dR = np.zeros((int(engine.data.num_nodes), 3))
+    dR[engine.train_nodes] = engine.loss.residual(form.logits, engine.targets) / engine.num_train
     for l in range(1, form.L + 1):
         for i in range(1, form.L + 1):
-            expected = torch.from_numpy(theorem_1(objective.data, weights, dR, l, i))
+            expected = torch.from_numpy(theorem_1(engine.data, weights, dR, l, i))
             torch.testing.assert_close(form.hessian_tensor(l, i), expected, **EXACT)
-    printed = curvature_of(objective, "printed").to_dense()
+    printed = curvature_of(engine, "printed").to_dense()
     torch.testing.assert_close(form.flat_hessian(), printed, **EXACT)
     torch.testing.assert_close(form.hessian_product(torch.eye(len(printed), dtype=printed.dtype)), printed, **EXACT)
-    exact = curvature_of(objective, "hessian").to_dense()
-    gauss_newton = curvature_of(objective, "ggn").to_dense()
+    exact = curvature_of(engine, "hessian").to_dense()
+    gauss_newton = curvature_of(engine, "ggn").to_dense()
     assert torch.linalg.norm(printed + gauss_newton - exact) < 1e-9 * torch.linalg.norm(exact)
 
 
@@ -158,21 +156,21 @@ def test_theorem_1_as_printed(case: Case):
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_theorem_1_alone_is_far_off(name: str, layers: int):
     """Erratum E2: on trained models the printed Hessian misses more than half of the exact one; H_ll is not 0."""
-    objective = Case(name, layers, "cross_entropy").objective(weight_decay=5e-3, trained=True)
-    decay = torch.diag(objective.decay)
-    exact = curvature_of(objective, "hessian").to_dense() - decay
-    printed = curvature_of(objective, "printed").to_dense() - decay
+    engine = Case(name, layers, "cross_entropy").engine(weight_decay=5e-3, trained=True)
+    decay = torch.diag(engine.decay)
+    exact = curvature_of(engine, "hessian").to_dense() - decay
+    printed = curvature_of(engine, "printed").to_dense() - decay
     assert torch.linalg.norm(printed - exact) > 0.5 * torch.linalg.norm(exact)
-    first = objective.gcn.weights[0].numel()
+    first = engine.model.weights[0].numel()
     assert torch.linalg.norm(exact[:first, :first]) > 0
     assert torch.linalg.norm(printed[:first, :first]) == 0
 
 
 def test_operators_on_a_subset_average_to_the_whole():
-    objective = Case("two_block", 2, "cross_entropy").objective(weight_decay=0.1)
-    P = objective.num_parameters
+    engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.1)
+    P = engine.num_parameters
     V = torch.eye(P, dtype=torch.float64)[:, :7]
     for kind in ("ggn", "hessian", "printed"):
-        operator = curvature_of(objective, kind)
+        operator = curvature_of(engine, kind)
         parts = [operator.subset(torch.tensor([i])).matmul(V) for i in range(operator.num_terms)]
         torch.testing.assert_close(torch.stack(parts).mean(0), operator.matmul(V), **EXACT)

@@ -9,7 +9,7 @@ import pytest
 
 from jurygcn.errors import SettingError
 from jurygcn.experiments.cells import Cells
-from jurygcn.fingerprints import sealed
+from jurygcn.io.fingerprints import sealed
 
 WANTED = [{"x": x} for x in range(4)]
 

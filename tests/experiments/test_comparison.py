@@ -11,12 +11,12 @@ from torch_geometric.data import Data
 
 from cli.invoke import refuses, run, run_json
 from jurygcn import GCN, Jury, train
+from jurygcn.baselines.classifier import logits_of
 from jurygcn.data import labelled, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import error_auroc, mean_set_size, set_coverage, split_conformal
 from jurygcn.experiments import comparison
 from jurygcn.experiments.comparison import CONFORMAL, JURY, METHODS, Trial, evaluate
-from jurygcn.semi.fitted import logits_of
 
 CHEAP = (JURY, CONFORMAL, "temperature", "energy")
 
@@ -41,10 +41,10 @@ def test_the_jury_is_measured_as_by_hand(data: Data, found: comparison.Evaluatio
     model = GCN(12, 16, 5)
     train(model, data, nodes, weight_decay=5e-4, seed=1)
     verdict = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict(split.test)
-    wrong = verdict.label != data.y[split.test]
+    wrong = verdict.predicted_class != data.y[split.test]
     row = row_of(found, JURY, seed=1)
     for name in ("ambiguity", "width", "credibility"):
-        assert row["scores"][name]["auroc"] == pytest.approx(error_auroc(verdict.score(name), wrong))
+        assert row["scores"][name]["auroc"] == pytest.approx(error_auroc(verdict.uncertainty(name), wrong))
     sets = verdict.label_sets(0.1)
     assert row["sets"][JURY]["coverage"] == set_coverage(sets, data.y[split.test])
     assert row["sets"][JURY]["size"] == mean_set_size(sets)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from cli.invoke import refuses, run, run_json
-from jurygcn import active, semi
+from jurygcn import active, learning
 from jurygcn.data import paper_split, random_labels
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import micro_f1
@@ -158,7 +158,7 @@ def test_figure_3_contains_the_papers_settings():
     assert figure3.by_alpha(0.05, "cora", seed) == third.micro_f1
     split = paper_split(data, seed=seed)
     nodes = random_labels(split.pool, 60, seed=seed)
-    plain = semi.GCNClassifier().fit(data, nodes, seed=seed)
+    plain = learning.GCNClassifier().fit(data, nodes, seed=seed)
     assert figure3.by_tau(0.0, "cora", seed) == micro_f1(plain.predict(split.test), data.y[split.test])
 
 

@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 
 from children import child, command, in_child, wait_for
-from jurygcn import active, files
+from jurygcn import active
 from jurygcn.active import Recipe
 from jurygcn.cli import active as commands
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.experiments.cells import Cells
-from jurygcn.files import changing, replacing, write_text
+from jurygcn.io import files
+from jurygcn.io.files import changing, replacing, write_text
 
 
 def aged(path: Path, text: str = "theirs") -> Path:

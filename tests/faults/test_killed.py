@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from children import child, command, files_in, wait_for
-from jurygcn import files
 from jurygcn.active import History
-from jurygcn.files import replacing, write_text
-from jurygcn.jackknife import record
-from jurygcn.jackknife.hearing import Hearing
+from jurygcn.conformal import resuming as record
+from jurygcn.conformal.exact import ExactCounter
+from jurygcn.io import files
+from jurygcn.io.files import replacing, write_text
 from jurygcn.report import Report
 from jurygcn.report.document import SECTIONS
 
@@ -123,20 +123,20 @@ QUANTIFY = ("quantify", "karate", "--labels", 12, "--epochs", 20, "--hidden", 4,
 
 
 def test_killed_while_quantifying(tmp_path: Path, monkeypatch):
-    count, out, whole = Hearing.count, tmp_path / "out", tmp_path / "whole"
+    count, out, whole = ExactCounter.count, tmp_path / "out", tmp_path / "whole"
     monkeypatch.setattr(record, "SHARE", 1.0)  # keep every batch, however short
 
-    def slowly(hearing: Hearing, jurors: torch.Tensor):
+    def slowly(counter: ExactCounter, jurors: torch.Tensor):
         time.sleep(0.2)
-        return count(hearing, jurors)
+        return count(counter, jurors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Hearing, "count", slowly)
+        patch.setattr(ExactCounter, "count", slowly)
         with child(lambda: command(*QUANTIFY, "--out", out)):
             wait_for(lambda: list((out / ".batches").glob("[!.]*.npz")) if out.exists() else [])
     assert [path.name for path in out.iterdir()] == [".batches"]
     heard = []
-    monkeypatch.setattr(Hearing, "count", lambda hearing, jurors: heard.extend(jurors) or count(hearing, jurors))
+    monkeypatch.setattr(ExactCounter, "count", lambda counter, jurors: heard.extend(jurors) or count(counter, jurors))
     assert command(*QUANTIFY, "--out", out)[0] == 0
     assert 0 < len(heard) < 12
     assert command(*QUANTIFY, "--out", whole)[0] == 0

@@ -22,8 +22,8 @@ from cases import Case
 from children import child, command
 from jurygcn import Jury
 from jurygcn.active import History
-from jurygcn.fingerprints import fingerprint
-from jurygcn.jackknife import record
+from jurygcn.conformal import resuming as record
+from jurygcn.io.fingerprints import fingerprint
 
 ORDINARY, MANY = 1, 13  # kills for each of the eight writers: 8 in all, and 104
 STEPS = ("open", "fsync", "chmod", "replace", "unlink")  # of writing; a process dies before or after one of them
@@ -85,13 +85,13 @@ def run(folder: Path) -> None:
 
 @cache
 def jury(damping: float) -> Jury:
-    objective = Case("two_block", 2, "cross_entropy").objective(weight_decay=0.05, trained=True)
+    engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
     settings = {"weight_decay": 0.05, "damping": damping, "memory": "1B"}
-    return Jury(objective.gcn, objective.data, objective.train_nodes, **settings).fit()
+    return Jury(engine.model, engine.data, engine.train_nodes, **settings).fit()
 
 
 def loaded(folder: Path) -> Any:
-    return Jury.load(folder, jury(0.0).objective.model, jury(0.0).data).jurors.steps
+    return Jury.load(folder, jury(0.0).engine.model, jury(0.0).data).jurors.steps
 
 
 WRITERS = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from attacks import npy_bytes
 
-from jurygcn.fingerprints import sealed
+from jurygcn.io.fingerprints import sealed
 
 Generator = np.random.Generator
 Mutator = Callable[[bytes, Generator], bytes]

@@ -17,7 +17,7 @@ import torch
 from attacks import GRAPH, Runs, flipped, lying_npy, write_npz
 
 from cases import Case
-from jurygcn import GCN, Jury, archives
+from jurygcn import GCN, Jury
 from jurygcn.active import History
 from jurygcn.active.tasks import read_answers
 from jurygcn.cli.checkpoint import load_gcn
@@ -25,7 +25,8 @@ from jurygcn.cli.nodes import read_nodes
 from jurygcn.data import load_dataset, package_index, reddit
 from jurygcn.data.planetoid import PARTS, file_name, read_planetoid, unpickle
 from jurygcn.errors import DataError, JuryError, ModelError
-from jurygcn.fingerprints import sealed
+from jurygcn.io import archives
+from jurygcn.io.fingerprints import sealed
 from jurygcn.report import Report
 
 MODEST = 64 << 20  # bytes; what refusing a file may take
@@ -405,38 +406,38 @@ def test_an_altered_history_is_refused(tmp_path, karate, change):
 
 @pytest.fixture
 def saved(tmp_path):
-    objective = Case("two_block", 2, "cross_entropy").objective(weight_decay=0.05, trained=True)
-    jury = Jury(objective.gcn, objective.data, objective.train_nodes, weight_decay=0.05).fit()
+    engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
+    jury = Jury(engine.model, engine.data, engine.train_nodes, weight_decay=0.05).fit()
     jury.save(tmp_path / "jury")
-    return tmp_path / "jury", objective
+    return tmp_path / "jury", engine
 
 
 def test_a_saved_jury_connects_to_nobody(saved):
     """A setting that would let a folder choose the cluster this process talks to: Dask's protocol runs pickles."""
-    folder, objective = saved
+    folder, engine = saved
     about, arrays = archives.read_sealed(folder / "jury.npz")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         about["settings"]["parallel"] = f"dask://127.0.0.1:{server.getsockname()[1]}"
         archives.write_sealed(folder / "jury.npz", about, arrays)
         with pytest.raises(DataError, match="not a complete saved jury"):
-            Jury.load(folder, objective.gcn, objective.data)
+            Jury.load(folder, engine.model, engine.data)
         with pytest.raises(TimeoutError):
             server.accept()
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "[]", '{"settings": [], "solve": {}}', '{"settings": {}}'])
 def test_a_saved_jury_that_is_none(saved, text):
-    folder, objective = saved
+    folder, engine = saved
     write_npz(folder / "jury.npz", about=np.array(text), steps=np.ones((5, 3)), train_nodes=np.arange(3))
     with pytest.raises(DataError, match="not a complete saved jury"):
-        Jury.load(folder, objective.gcn, objective.data)
+        Jury.load(folder, engine.model, engine.data)
 
 
 def test_a_saved_jury_with_absurd_arrays(saved, modest):
-    folder, objective = saved
+    folder, engine = saved
     write_npz(
         folder / "jury.npz", about=np.array("{}"), steps=lying_npy((10**15,), "<f8", b""), train_nodes=np.arange(3)
     )
     with pytest.raises(DataError, match="not a complete saved jury"):
-        Jury.load(folder, objective.gcn, objective.data)
+        Jury.load(folder, engine.model, engine.data)

@@ -39,7 +39,7 @@ import torch
 from torch_geometric.nn import GCNConv
 from jurygcn import Jury
 from jurygcn.data import load_dataset
-from jurygcn.jackknife.retrain import Retraining
+from jurygcn.leave_one_out.retraining import Retraining
 if __name__ == "__main__":
     class Own(torch.nn.Module):
         def __init__(self):

@@ -22,7 +22,7 @@ from jurygcn.cli.nodes import read_candidates
 from jurygcn.cli.output import write_csv
 from jurygcn.cli.reporting import say, shown, visible
 from jurygcn.data import load_dataset
-from jurygcn.spreadsheet import as_csv, quoted, unquoted
+from jurygcn.io.spreadsheet import as_csv, quoted, unquoted
 
 FORMULAS = ["=1+1", "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＋1", "－1", "＠x", '=HYPERLINK("x")']
 HARMLESS = ["plain", "a=b", "'tis", "''", "", "1e5", "<b>bold</b>", "ä, b", 'say "x"']

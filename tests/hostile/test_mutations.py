@@ -26,17 +26,17 @@ from jurygcn import GCN, Jury, active, load_dataset
 from jurygcn.active import History
 from jurygcn.active.labels import read_labels
 from jurygcn.active.tasks import as_json_text, label_studio_tasks, next_tasks, read_answers, tasks_csv
-from jurygcn.archives import read_sealed, write_sealed
 from jurygcn.cli.checkpoint import load_gcn
 from jurygcn.cli.nodes import read_nodes, recorded_beside
+from jurygcn.conformal import resuming as record
 from jurygcn.data import package_index
 from jurygcn.data.cache import store
 from jurygcn.data.planetoid import PARTS, file_name, read_planetoid
 from jurygcn.data.validate import sizes
 from jurygcn.errors import JuryError
 from jurygcn.experiments.cells import Cells
-from jurygcn.fingerprints import fingerprint, sealed, state
-from jurygcn.jackknife import record
+from jurygcn.io.archives import read_sealed, write_sealed
+from jurygcn.io.fingerprints import fingerprint, sealed, state
 from jurygcn.report import Report, report_on
 
 SAME, SEALED, FREE = "recomputed", "refused or the same", "refused or read"
@@ -140,9 +140,9 @@ def trained_model() -> GCN:
 
 @cache
 def small_jury(mode: str = "exact") -> Jury:
-    objective = Case("two_block", 2, "cross_entropy").objective(weight_decay=0.05, trained=True)
-    settings = {"weight_decay": 0.05, "mode": mode, "memory": "1B"}
-    return Jury(objective.gcn, objective.data, objective.train_nodes, **settings).fit()
+    engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
+    settings = {"weight_decay": 0.05, "votes": mode, "memory": "1B"}
+    return Jury(engine.model, engine.data, engine.train_nodes, **settings).fit()
 
 
 def resealed(content: bytes, rng: np.random.Generator, scratch: Path) -> bytes:
@@ -160,7 +160,7 @@ def saved_jury(scratch: Path, mode: str = "exact") -> Reader:
     jury = small_jury(mode)
 
     def read(folder: Path) -> Any:
-        back = Jury.load(folder, jury.objective.model, jury.data)
+        back = Jury.load(folder, jury.engine.model, jury.data)
         return [vars(back.jurors), back.train_nodes, back.damping, back.chosen, back.verdict(diffusion=0).p_values]
 
     def forged(content: bytes, rng: np.random.Generator) -> bytes:

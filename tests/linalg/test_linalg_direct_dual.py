@@ -76,20 +76,27 @@ def test_dual_refuses_what_working_precision_cannot_hold(decay):
         Dual().prepare(low_rank(20, 50, decay=decay))
 
 
+def in_terms(operator, block):
+    return LowRank(operator.diagonal, DenseFactor(operator.factor.matrix, block))
+
+
 @pytest.mark.parametrize("operator", [low_rank(), low_rank(20, 60), uneven(), low_rank(decay=1e-6)])
-@pytest.mark.parametrize("block_size", [1, 3, 5])
-def test_leverage_blocks_equal_the_dense_ones(operator, block_size):
-    rows = operator.factor.rows
-    gram = operator.factor.gram(1 / operator.diagonal)
-    identity = torch.eye(rows, dtype=torch.float64)
-    dense = gram @ torch.linalg.inv(identity + gram)
-    expected = torch.stack([dense[i : i + block_size, i : i + block_size] for i in range(0, rows, block_size)])
-    prepared = Dual().prepare(operator)
-    blocks = prepared.leverage_blocks(block_size)
-    torch.testing.assert_close(blocks, expected, rtol=0, atol=1e-8)
-    torch.testing.assert_close(identity[:block_size, :block_size] - prepared.retention_blocks(block_size), blocks)
-    torch.testing.assert_close(prepared.capacitance_inverse(), torch.linalg.inv(identity + gram), rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(prepared.cholesky @ prepared.cholesky.mT, identity + gram)
+@pytest.mark.parametrize("block", [1, 3, 5])
+@pytest.mark.parametrize("solver", [Dual(), Direct()], ids=lambda solver: solver.name)
+def test_leaving_a_term_out_equals_the_dense_formulas(solver, operator, block):
+    operator = in_terms(operator, block)
+    U, inverse = operator.factor.matrix, torch.linalg.inv(operator.to_dense())
+    terms = U.view(-1, block, U.shape[1])
+    prepared = solver.prepare(operator)
+    retention = torch.eye(block, dtype=torch.float64) - terms @ inverse @ terms.mT
+    torch.testing.assert_close(prepared.retention(), retention, rtol=0, atol=1e-8)
+    weights = draw(len(terms), block, seed=3)
+    expected = torch.stack([inverse @ term.mT @ w for term, w in zip(terms, weights)], dim=1)
+    some = torch.tensor([2, 0])
+    for asked in (torch.arange(len(terms)), some):
+        solution = prepared.solve_terms(weights, asked, dtype=torch.float64)
+        assert relative_error(solution.value, expected[:, asked]) < 1e-7
+        assert solution.converged
 
 
 @pytest.mark.parametrize("decay", [1.0, 1e-3, 1e-9])
@@ -98,24 +105,23 @@ def test_retention_stays_positive_and_accurate_where_leverage_is_close_to_one(de
     sizes = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     basis, _ = torch.linalg.qr(draw(10, 4))
     operator = LowRank(torch.full((10,), decay, dtype=torch.float64), DenseFactor((basis * sizes).mT.contiguous()))
-    retention = Dual().prepare(operator).retention_blocks(1)[:, 0, 0]
+    retention = Dual().prepare(operator).retention()[:, 0, 0]
     torch.testing.assert_close(retention, decay / (decay + sizes**2), rtol=1e-6, atol=0)
 
 
 def test_leverage_gives_the_inverse_without_one_term():
-    operator, block_size = low_rank(40, 12, decay=0.05), 3
+    operator = in_terms(low_rank(40, 12, decay=0.05), 3)
     prepared = Dual().prepare(operator)
     term = operator.factor.matrix[3:6]
     block = draw(40, 2, seed=2)
     solved, spread = prepared.solve(block).value, prepared.solve(term.mT).value
-    middle = torch.eye(block_size, dtype=torch.float64) - prepared.leverage_blocks(block_size)[1]
-    updated = solved + spread @ torch.linalg.solve(middle, term @ solved)
+    updated = solved + spread @ torch.linalg.solve(prepared.retention()[1], term @ solved)
     assert relative_error(updated, torch.linalg.solve(operator.to_dense() - term.mT @ term, block)) < 1e-10
 
 
 def test_block_sizes_that_do_not_divide_the_rows_are_refused():
-    with pytest.raises(SettingError, match="block_size to divide 15 rows, got 4"):
-        Dual().prepare(low_rank()).leverage_blocks(4)
+    with pytest.raises(SettingError, match="block to divide 15 rows, got 4"):
+        in_terms(low_rank(), 4)
 
 
 def test_direct_solves_an_indefinite_system_that_claims_to_be_definite():

@@ -8,7 +8,7 @@ from scipy import integrate, special
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
-from jurygcn.models import dirichlet
+from jurygcn.baselines import dirichlet
 
 ALPHA = torch.tensor([[1.0, 1.0, 1.0], [5.0, 2.0, 1.5], [1.2, 30.0, 4.0], [0.7, 1.1, 2.0]], dtype=torch.float64)
 Y = torch.tensor([0, 2, 1, 1])

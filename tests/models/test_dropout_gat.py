@@ -9,10 +9,10 @@ from torch import nn
 from torch_geometric.nn import GATConv
 
 from cases import GRAPHS, graph
+from jurygcn.baselines.gat import GAT
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN, ReceptiveField
 from jurygcn.models.dropout_field import DropoutField, DroppingFeatures, drop
-from jurygcn.models.gat import GAT
 from jurygcn.models.training import Stopping, descend, outputs_at
 
 

@@ -14,12 +14,12 @@ from torch.nn.functional import softplus
 from torch_geometric.data import Data
 
 from cases import GRAPHS, graph
-from jurygcn.models import dirichlet
-from jurygcn.models.flows import RadialFlows
-from jurygcn.models.gpn import GPN, diffuse, graph_inputs, uncertain_cross_entropy
-from jurygcn.models.receptive_field import normalized_adjacency
-from jurygcn.models.sgnn import EvidenceLoss, concentrations, graph_kernel_prior
-from jurygcn.models.sparse import SparseMatrix
+from jurygcn.baselines import dirichlet
+from jurygcn.baselines.flows import RadialFlows
+from jurygcn.baselines.gpn import GPN, diffuse, graph_inputs, uncertain_cross_entropy
+from jurygcn.baselines.sgnn import EvidenceLoss, concentrations, graph_kernel_prior
+from jurygcn.graph.propagation import normalized_adjacency
+from jurygcn.graph.sparse import SparseMatrix
 
 # --- flows --------------------------------------------------------------------------------------------------------
 

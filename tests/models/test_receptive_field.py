@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from cases import graph
+from jurygcn.graph.propagation import Propagation
 from jurygcn.models import GCN
-from jurygcn.models.receptive_field import Propagation, ReceptiveField
+from jurygcn.models.receptive_field import ReceptiveField
 
 
 @pytest.fixture

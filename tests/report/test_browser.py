@@ -134,7 +134,7 @@ def test_searching_filtering_and_pages(visit):
     assert tab.locator("#shown").inner_text() == "1–20 of 20"
     assert set(column(tab, "Trained on")) == {"yes"}
     tab.get_by_label("Show").select_option("wrong")
-    wrong = int((judged()[1].label != judged()[0].data.y)[judged()[0].data.y >= 0].sum())
+    wrong = int((judged()[1].predicted_class != judged()[0].data.y)[judged()[0].data.y >= 0].sum())
     assert tab.locator("#shown").inner_text().endswith(f"of {wrong}")
     assert all("✗" in text for text in column(tab, "True label"))
 

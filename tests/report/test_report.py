@@ -11,11 +11,12 @@ import pytest
 import torch
 from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
 
+from jurygcn.diagnostics.influence import influence_of_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, distance_to_labels, set_coverage
-from jurygcn.fingerprints import sealed
-from jurygcn.report import Report, gather, report_on
-from jurygcn.report.drivers import drivers_of
+from jurygcn.io.fingerprints import sealed
+from jurygcn.report import Report, report_on
+from jurygcn.report import content as gathering
 from jurygcn.report.page import as_script_data
 
 
@@ -27,7 +28,7 @@ def test_rows_are_the_verdict():
     sets = verdict.label_sets(0.1)
     for place, node in enumerate(rows["node"]):
         assert rows["name"][place] == jury.data.node_names[node]
-        assert rows["prediction"][place] == frame.loc[node, "prediction"]
+        assert rows["prediction"][place] == frame.loc[node, "predicted_class"]
         assert rows["ambiguity"][place] == pytest.approx(frame.loc[node, "ambiguity"], rel=1e-3)
         assert rows["width"][place] == pytest.approx(frame.loc[node, "width"], rel=1e-3)
         assert rows["sets"][rows["set"][place]] == sets[node].nonzero()[:, 0].tolist()
@@ -42,10 +43,10 @@ def test_headline_and_charts_are_of_the_test_nodes():
     truth = jury.data.y[tested]
     content = report_on(jury, verdict).content
     tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
-    assert tiles["Accuracy"] == f"{100 * accuracy(verdict.label[tested], truth):.1f} %".replace(".0 %", " %")
+    assert tiles["Accuracy"] == f"{100 * accuracy(verdict.predicted_class[tested], truth):.1f} %".replace(".0 %", " %")
     charts = content["charts"]
     assert sum(map(sum, charts["scores"]["series"].values())) == NODES
-    assert sum(charts["scores"]["series"]["wrong"]) == int((verdict.label[tested] != truth).sum()) > 0
+    assert sum(charts["scores"]["series"]["wrong"]) == int((verdict.predicted_class[tested] != truth).sum()) > 0
     assert sum(charts["reliability"]["count"]) == len(tested)
     assert sum(charts["sizes"]["counts"]) == NODES
     for target, coverage in zip(charts["levels"]["target"], charts["levels"]["coverage"]):
@@ -82,10 +83,10 @@ def test_drivers_are_the_influences():
 
 def test_drivers_do_not_depend_on_batches():
     jury, verdict = judged()
-    whole = drivers_of(jury, verdict.nodes, count=5)
+    whole = influence_of_labels(jury, verdict.nodes, count=5)
     memory, jury.memory = jury.memory, "1KB"
     try:
-        apart = drivers_of(jury, verdict.nodes, count=5)
+        apart = influence_of_labels(jury, verdict.nodes, count=5)
     finally:
         jury.memory = memory
     assert torch.allclose(whole.support, apart.support)
@@ -110,9 +111,9 @@ def test_without_truth():
 
 def test_large_graphs_are_cut(monkeypatch):
     jury, verdict = judged()
-    monkeypatch.setattr(gather, "MAX_ROWS", 25)
-    monkeypatch.setattr(gather, "MAX_EDGES", 50)
-    monkeypatch.setattr(gather, "MAX_NEIGHBOURS", 3)
+    monkeypatch.setattr(gathering, "MAX_ROWS", 25)
+    monkeypatch.setattr(gathering, "MAX_EDGES", 50)
+    monkeypatch.setattr(gathering, "MAX_NEIGHBOURS", 3)
     content = report_on(jury, verdict, details=4).content
     assert content["rows"]["node"] == verdict.ranking()[:25].tolist()
     assert any("25 most uncertain" in note for note in content["notes"])
@@ -129,11 +130,11 @@ def test_large_graphs_are_cut(monkeypatch):
 
 def test_linearised_jurors_have_no_drivers():
     jury, verdict = judged()
-    mode, jury.mode = jury.mode, "linearized"
+    mode, jury.votes = jury.votes, "linearized"
     try:
         content = report_on(jury, verdict).content
     finally:
-        jury.mode = mode
+        jury.votes = mode
     assert content["details"]["drivers"] is None
     assert any("linearised" in note for note in content["notes"])
 
@@ -156,7 +157,7 @@ def test_regression():
 
 def test_several_targets_are_refused():
     jury, verdict = judged_regression()
-    double = type(verdict)(**{**verdict.__dict__, "prediction": verdict.prediction.repeat(1, 2)})
+    double = type(verdict)(**{**verdict.__dict__, "outputs": verdict.outputs.repeat(1, 2)})
     with pytest.raises(SettingError, match="got 2 targets"):
         report_on(jury, double)
 

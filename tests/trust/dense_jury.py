@@ -75,7 +75,7 @@ class DenseJury:
             self.targets = self.targets[self.own_nodes].numpy()
         self.average = neighbourhood_mean(data)
         z = logits()
-        self.prediction = self.predict(z).detach().numpy()
+        self.outputs = self.predict(z).detach().numpy()
         J = self._jacobian(z, range(len(z)) if linear else train_nodes)
         self.steps = self._steps(z.detach(), J, train_nodes, data.y, torch.cat(decays) + damping, leave_out)[seats]
         if linear:
@@ -182,7 +182,7 @@ class DenseJury:
             if method == "minmax":
                 ends.append((values.min() - half, values.max() + half))
             elif method == "jackknife":
-                p = self.prediction[u]
+                p = self.outputs[u]
                 middle = np.linalg.norm(p) if self.classify else p[q]
                 ends.append((middle - half, middle + half))
             elif exact:
@@ -198,7 +198,7 @@ class DenseJury:
 
     def flips(self, u: int, *, slack: float) -> int:
         """How many jurors prefer another class than the model's by more than minus ``slack``."""
-        theirs, label = self.votes[self.speakers(u), u], int(self.prediction[u].argmax())
+        theirs, label = self.votes[self.speakers(u), u], int(self.outputs[u].argmax())
         return sum(bool((np.delete(v, label) - v[label] > -slack).any()) for v in theirs)
 
     def smoothed(self, times: int) -> tuple[np.ndarray, np.ndarray]:
@@ -225,4 +225,4 @@ class DenseJury:
         return counts
 
     def neighbour_share(self) -> np.ndarray:
-        return self.average @ self.average @ self.prediction
+        return self.average @ self.average @ self.outputs

@@ -69,7 +69,7 @@ class Case:
             "damping": rarely(0.01, 0.0),
             "leave_out": one("newton", "influence"),
             "solver": one("auto", "auto", "direct", "dual", "cg"),
-            "mode": "linearized" if linear else one("auto", "exact"),
+            "votes": "linearized" if linear else one("auto", "exact"),
             "jurors": rarely("some", None, 0.25),
             "memory": one("1GB", "1MB", "1KB"),
             "train_as": one("list", "tensor", "mask", "int32", "array", rarely(one("repeated", "empty"), "list", 0.15)),
@@ -182,7 +182,7 @@ class Case:
     @property
     def nonsense(self) -> bool:
         """Whether there is nothing to answer."""
-        linear = self.mode == "linearized" and not self.mse
+        linear = self.votes == "linearized" and not self.mse
         return (
             (self.weights == "negative" and bool((self.graph.edge_weight < 0).any()))
             or "repeated" in (self.train_as, self.asked_as)
@@ -207,8 +207,8 @@ class Case:
             damping=self.damping,
             leave_out=self.leave_out,
             solver=self.solver,
-            mode=self.mode,
-            jurors=self.seated,
+            votes=self.votes,
+            max_jurors=self.seated,
             memory=self.memory,
             forward=KINDS[self.kind].forward,
             parallel=self.parallel,
@@ -216,9 +216,9 @@ class Case:
         return jury, jury.verdict(
             None if self.asked_as == "all" else self.listed(self.asked, self.asked_as),
             alpha=self.alpha,
-            exact=self.exact,
+            exact_ranks=self.exact,
             interval=self.interval,
-            score=self.score,
+            nonconformity=self.score,
             diffusion=self.diffusion,
         )
 
@@ -248,7 +248,7 @@ class Case:
             decay=self.decays,
             damping=self.damping,
             leave_out=self.leave_out,
-            linear=self.mode == "linearized",
+            linear=self.votes == "linearized",
             seats=seats,
         )
 
@@ -270,7 +270,7 @@ def check(case: Case) -> str:
     assert not case.nonsense, "expected a refusal"
     wanted = sorted(case.nodes) if case.train_as == "mask" else case.nodes
     assert jury.train_nodes.tolist() == wanted
-    seats = jury.seats.tolist()
+    seats = jury.positions.tolist()
     assert len(set(seats)) == len(seats) == (len(wanted) if case.seated is None else case.seated)
     slow = case.reference(wanted, seats)
     if slow.condition > WELL_CONDITIONED:
@@ -292,8 +292,8 @@ def compare(verdict: Verdict, slow: DenseJury, case: Case, tolerance: float) -> 
         np.asarray(ours, dtype=float), theirs, atol=times * tolerance, rtol=1e-5
     )
     assert verdict.nodes.tolist() == asked
-    close(verdict.prediction, slow.prediction[asked], 1)
-    assert verdict.jurors.tolist() == [len(slow.speakers(u)) for u in asked]
+    close(verdict.outputs, slow.outputs[asked], 1)
+    assert verdict.num_jurors.tolist() == [len(slow.speakers(u)) for u in asked]
     close(verdict.loo_errors.reshape(len(slow.steps), -1), slow.errors(), 2)
     exact = case.mse if case.exact is None else case.exact
     ends = np.array([slow.interval(u, case.interval, case.alpha, exact=exact) for u in asked])
@@ -302,14 +302,14 @@ def compare(verdict: Verdict, slow: DenseJury, case: Case, tolerance: float) -> 
     close(verdict.loo_variance, [slow.variance(u) for u in asked], 20 * largest)
     if case.mse:
         return
-    flips = (verdict.label_flips * verdict.jurors.clamp_min(1)).round().int().tolist()
-    top = np.sort(slow.prediction, axis=1)
+    flips = (verdict.label_flips * verdict.num_jurors.clamp_min(1)).round().int().tolist()
+    top = np.sort(slow.outputs, axis=1)
     for u, found in zip(asked, flips):
         if case.C == 1 or top[u, -1] - top[u, -2] > 2 * tolerance:  # otherwise the label itself is a matter of digits
             assert slow.flips(u, slack=-4 * tolerance) <= found <= slow.flips(u, slack=4 * tolerance)
-            doubt = 1.0 - slow.neighbour_share()[u, slow.prediction[u].argmax()]
+            doubt = 1.0 - slow.neighbour_share()[u, slow.outputs[u].argmax()]
             close(verdict.neighbour_doubt[asked.index(u)], doubt, 4)
-    if case.mode == "linearized":
+    if case.votes == "linearized":
         assert verdict.diffusion == 0
     elif case.diffusion == "auto":
         least = max(min(slow.own[k, y] for k, y in enumerate(slow.targets)), 1e-12)
@@ -320,7 +320,7 @@ def compare(verdict: Verdict, slow: DenseJury, case: Case, tolerance: float) -> 
     counts = verdict.label_counts.numpy()
     assert (slow.counts(verdict.diffusion, case.score, slack=-tolerance)[asked] <= counts).all()
     assert (counts <= slow.counts(verdict.diffusion, case.score, slack=tolerance)[asked]).all()
-    n_prime = verdict.jurors.numpy()[:, None]
+    n_prime = verdict.num_jurors.numpy()[:, None]
     np.testing.assert_allclose(verdict.p_values, (1 + counts) / (n_prime + 1))
     for alpha in (0.1, 0.3, 0.75):
         inside = n_prime - counts < (1 - alpha) * (n_prime + 1) - 1e-9

@@ -49,7 +49,7 @@ class SlowJury:
         self.shapes = [tuple(W.shape) for W in self.model.weights]
         self.theta = torch.cat([W.detach().double().reshape(-1) for W in self.model.weights])
         self.labels = [int(self.data.y[i]) for i in self.train_nodes]
-        self.prediction = self.logits(self.theta).softmax(dim=1).numpy()
+        self.outputs = self.logits(self.theta).softmax(dim=1).numpy()
         self.steps = self._steps()
         after = torch.stack([self.logits(self.theta + step) for step in self.steps])
         self.largest_logit = float(after.abs().max())

@@ -17,9 +17,9 @@ from jurygcn import GCN, Jury, train
 from jurygcn.active import Recipe, Scene
 from jurygcn.active.loop import fit_gcn
 from jurygcn.cli import app
+from jurygcn.conformal.claims import balance_chance, degree_chance
 from jurygcn.errors import SettingError
-from jurygcn.jackknife.claims import balance_chance, degree_chance
-from jurygcn.jackknife.retrain import Retraining
+from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.report import report_on
 
 
@@ -60,8 +60,8 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     # settings of the jury, of the verdict -> kind, coverage, what the words say
     "retrained, fixed settings": ({"leave_out": "retrain"}, {"diffusion": 0}, "promise", 0.8, "theorem applies"),
     "retrained, another fixed setting": ({"leave_out": "retrain"}, {"diffusion": 1}, "promise", 0.8, "theorem"),
-    "retrained, APS": ({"leave_out": "retrain"}, {"diffusion": 0, "score": "aps"}, "promise", 0.8, "theorem"),
-    "retrained, some jurors": ({"leave_out": "retrain", "jurors": 20}, {"diffusion": 0}, "promise", 0.8, "theorem"),
+    "retrained, APS": ({"leave_out": "retrain"}, {"diffusion": 0, "nonconformity": "aps"}, "promise", 0.8, "theorem"),
+    "retrained, some jurors": ({"leave_out": "retrain", "max_jurors": 20}, {"diffusion": 0}, "promise", 0.8, "theorem"),
     "retrained, averages chosen": ({"leave_out": "retrain"}, {}, "target", 0.9, "chosen by the same labels"),
     "retrained from the trained model": (
         {"leave_out": "retrain", "retraining": Retraining(epochs=5, start="warm")},
@@ -93,11 +93,11 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     ),
     "newton": ({}, {"diffusion": 0}, "target", 0.9, "estimated, and were not compared with retrained ones"),
     "newton, averages chosen": ({}, {}, "target", 0.9, "chosen by the same labels"),
-    "newton, linearised": ({"mode": "linearized", "rank": 8}, {"diffusion": 0}, "target", 0.9, "to first order"),
+    "newton, linearised": ({"votes": "linearized", "rank": 8}, {"diffusion": 0}, "target", 0.9, "to first order"),
     "newton, labels per class": ({"chosen": PER_CLASS}, {}, "target", 0.9, "on average over classes"),
     "newton, labels chosen actively": ({"chosen": ACTIVE}, {}, "none", None, "chosen actively"),
     "influence": ({"leave_out": "influence"}, {"diffusion": 0}, "none", None, "Influence jurors move too little"),
-    "influence, linearised": ({"leave_out": "influence", "mode": "linearized"}, {}, "none", None, "Influence jurors"),
+    "influence, linearised": ({"leave_out": "influence", "votes": "linearized"}, {}, "none", None, "Influence jurors"),
     "as printed": ({"as_printed": True, "solver": "direct"}, {}, "none", None, "as printed"),
 }
 
@@ -135,7 +135,7 @@ def test_what_is_claimed_of_intervals(leave_out: str, interval: str):
     kind, coverage = INTERVALS[leave_out, interval]
     assert (claim.kind, claim.coverage) == (kind, coverage if coverage is None else pytest.approx(coverage))
     if kind == "promise":
-        assert jury.verdict(alpha=0.05, interval=interval, exact=False).claim().kind == "target"
+        assert jury.verdict(alpha=0.05, interval=interval, exact_ranks=False).claim().kind == "target"
         assert jury.verdict(alpha=0.01, interval=interval).claim().kind == "none"  # too few labels for that
 
 

@@ -20,7 +20,7 @@ from jurygcn import GCN, Jury, Verdict
 from jurygcn.errors import JuryError, JuryWarning
 from jurygcn.linalg import CG
 
-NUMBERS = ("prediction", "lower", "upper", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
+NUMBERS = ("outputs", "lower", "upper", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
 QUICK, MANY = 300, 3000
 FAILED = DirectoryBasedExampleDatabase(".hypothesis/failed")  # a draw that failed is tried first the next time
 
@@ -44,7 +44,7 @@ def judged(trial: Trial) -> tuple[Jury, Verdict] | JuryError:
                 leave_out=t.leave_out,
                 solver=t.solver,
             ).fit()
-            return jury, jury.verdict(alpha=t.alpha, exact=t.exact, score=t.score, diffusion=t.diffusion)
+            return jury, jury.verdict(alpha=t.alpha, exact_ranks=t.exact, nonconformity=t.score, diffusion=t.diffusion)
     except JuryError as refusal:
         return refusal
 
@@ -75,10 +75,10 @@ def check_trial(trial: Trial) -> str:
 
 def same(jury: Jury, verdict: Verdict, slow: SlowJury, trial: Trial, tolerance: float) -> None:
     N = trial.nodes
-    np.testing.assert_allclose(jury.ballots().numpy(), slow.votes, atol=tolerance)
-    np.testing.assert_allclose(verdict.prediction.numpy(), slow.prediction, atol=tolerance)
+    np.testing.assert_allclose(jury.leave_one_out_predictions().numpy(), slow.votes, atol=tolerance)
+    np.testing.assert_allclose(verdict.outputs.numpy(), slow.outputs, atol=tolerance)
     np.testing.assert_allclose(verdict.loo_errors.numpy(), slow.errors(), atol=2 * tolerance)
-    assert verdict.jurors.tolist() == [len(slow.speakers(u)) for u in range(N)]
+    assert verdict.num_jurors.tolist() == [len(slow.speakers(u)) for u in range(N)]
     bounds = np.array([slow.interval(u, trial.alpha, exact=trial.exact) for u in range(N)])
     np.testing.assert_allclose(np.stack([verdict.lower, verdict.upper], axis=1), bounds, atol=4 * tolerance)
     np.testing.assert_allclose(verdict.loo_variance, [slow.variance(u) for u in range(N)], atol=20 * tolerance)
@@ -89,7 +89,7 @@ def same(jury: Jury, verdict: Verdict, slow: SlowJury, trial: Trial, tolerance: 
     counts = verdict.label_counts.numpy()
     assert (slow.counts(verdict.diffusion, trial.score, slack=-tolerance) <= counts).all()
     assert (counts <= slow.counts(verdict.diffusion, trial.score, slack=tolerance)).all()
-    n_prime = verdict.jurors.numpy()[:, None]
+    n_prime = verdict.num_jurors.numpy()[:, None]
     np.testing.assert_allclose(verdict.p_values, (1 + counts) / (n_prime + 1))
     for alpha in (0.1, 0.3, 0.75):
         inside = n_prime - counts < (1 - alpha) * (n_prime + 1) - 1e-9
@@ -165,7 +165,7 @@ def test_nodes_that_look_alike_tie(dtype: torch.dtype, score: str):
     data = twins(N, dtype)
     torch.manual_seed(0)
     model = GCN(5, 8, 3).to(dtype)
-    verdict = Jury(model, data, nodes, weight_decay=0.01).fit().verdict(score=score, diffusion=0)
+    verdict = Jury(model, data, nodes, weight_decay=0.01).fit().verdict(nonconformity=score, diffusion=0)
     slow = SlowJury(model, data, nodes, 0.01, "newton")
     expected = slow.counts(0, score, slack=1e-9 if dtype == torch.float64 else 2e-6)
     twin = data.twin[nodes]
@@ -208,13 +208,13 @@ JURY = {
     ],
     "weight_decay": [-1, nan, inf, "much", True, {"weights.0": -1.0}, {"weights.9": 0.1}],
     "damping": [-1, nan, inf, "much", None],
-    "jurors": [0, -1, 99, 1.5, "all"],
+    "max_jurors": [0, -1, 99, 1.5, "all"],
     "rank": [0, -1, 1.5, "full"],
     "memory": ["lots", "0B", None],
     "leave_out": ["best", None],
     "curvature": ["best", None, "hessian", "printed"],
     "solver": ["best", None, 3],
-    "mode": ["best", None],
+    "votes": ["best", None],
     "loss": ["best", None, "mse"],
     "parallel": ["best", 0, 1.5],
     "model": [None, "gcn", GCN, GCN(2, 4, 3), GCN(3, 4, 2), torch.nn.Linear(3, 3), torch.nn.Identity()],
@@ -226,7 +226,7 @@ VERDICT = {
     "alpha": [0, 1, -0.1, nan, inf, "small", None, 0.5, True],
     "nodes": [[], [6], [-1], [0, 0], [0.5], ["a"], 3],
     "interval": ["best", None],
-    "score": ["best", None],
+    "nonconformity": ["best", None],
     "diffusion": [-1, 1.5, True, None, "best"],
 }
 

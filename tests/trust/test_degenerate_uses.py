@@ -21,7 +21,7 @@ from jurygcn.bandit import POLICIES, Play, play_bandit
 from jurygcn.cli import app
 from jurygcn.data import Split, labelled
 from jurygcn.errors import JuryError
-from jurygcn.semi import METHODS
+from jurygcn.learning import METHODS
 
 QUICK, MANY = 60, 500
 
@@ -109,7 +109,7 @@ def check_method(trial: Trial, name: str) -> None:
     rest[trial.train_nodes] = False
     held_out = rest.nonzero()[:, 0]
     try:
-        fitted = hurried(METHODS[name](data)).fit(
+        fitted = hurried(METHODS[name](None)).fit(
             data, torch.tensor(trial.train_nodes), val_nodes=held_out if len(held_out) else None, seed=trial.seed
         )
     except JuryError as refusal:

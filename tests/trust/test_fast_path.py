@@ -14,8 +14,8 @@ from torch_geometric.nn import GCNConv
 
 from jurygcn import GCN, Jury, train
 from jurygcn.errors import ModelError
+from jurygcn.graph.propagation import Propagation
 from jurygcn.models.gcn import Propagate
-from jurygcn.models.receptive_field import Propagation
 
 
 class Doubled(nn.Module):
@@ -98,7 +98,7 @@ def test_a_gcn_with_something_added_is_judged_with_it(change: str):
     CHANGES[change](model)
     assert not torch.allclose(says(model, data), plain, atol=1e-3), "the change must matter"
     verdict = Jury(model, data, torch.arange(8)).fit().verdict()
-    assert torch.allclose(verdict.prediction, says(model, data), atol=1e-9)
+    assert torch.allclose(verdict.outputs, says(model, data), atol=1e-9)
 
 
 def test_a_forward_that_uses_another_model_is_refused():
@@ -112,7 +112,7 @@ def test_a_forward_that_uses_another_model_is_refused():
 def test_a_subclass_is_judged_as_itself():
     data = made(dtype=torch.float64)
     model = Subclass(F, 4, 3).double().eval()
-    assert torch.allclose(Jury(model, data, torch.arange(8)).fit().verdict().prediction, says(model, data), atol=1e-9)
+    assert torch.allclose(Jury(model, data, torch.arange(8)).fit().verdict().outputs, says(model, data), atol=1e-9)
 
 
 def test_a_global_hook_is_seen():
@@ -123,7 +123,7 @@ def test_a_global_hook_is_seen():
     )
     try:
         expected = says(model, data)
-        assert torch.allclose(Jury(model, data, torch.arange(8)).fit().verdict().prediction, expected, atol=1e-9)
+        assert torch.allclose(Jury(model, data, torch.arange(8)).fit().verdict().outputs, expected, atol=1e-9)
     finally:
         handle.remove()
 
@@ -160,7 +160,7 @@ def test_weights_of_layers_that_are_computed_from_others(how: str):
     else:
         parametrizations.weight_norm(model.second)
     verdict = Jury(model, data, torch.arange(8)).fit().verdict()
-    assert torch.allclose(verdict.prediction, says(model, data), atol=1e-9)
+    assert torch.allclose(verdict.outputs, says(model, data), atol=1e-9)
 
 
 # --- neighbourhoods -----------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_a_local_model_is_still_found_local():
     data = chain(80)
     torch.manual_seed(0)
     jury = Jury(GCNConv(F, 3).double().eval(), data, torch.arange(0, 10))
-    graph, _ = jury.objective.local(jury.train_nodes)
+    graph, _ = jury.engine.local(jury.train_nodes)
     assert int(graph.num_nodes) < 20
 
 
@@ -224,10 +224,10 @@ def test_a_self_loop_of_weight_zero(diffusion: int | str):
     model = GCN(F, 8, 3).double().eval()
     jury = Jury(model, data, torch.arange(8)).fit()
     everyone = jury.verdict(diffusion=diffusion)
-    assert torch.allclose(everyone.prediction, says(model, data), atol=1e-9)
+    assert torch.allclose(everyone.outputs, says(model, data), atol=1e-9)
     for node in (4, 25, 39):
         alone = jury.verdict([node], diffusion=everyone.diffusion)
-        assert torch.allclose(alone.prediction[0], everyone.prediction[node])
+        assert torch.allclose(alone.outputs[0], everyone.outputs[node])
         assert alone.label_counts is not None
         assert everyone.label_counts is not None
         assert torch.equal(alone.label_counts[0], everyone.label_counts[node])

@@ -70,7 +70,7 @@ def test_no_weight_decay_is_solved_where_labels_determine_the_model():
     for i in range(10):
         kept = [k for k in range(10) if k != i]
         solution = torch.linalg.lstsq(X[kept], data.y[kept]).solution.reshape(-1)
-        theta = jury.objective.theta + jury.jurors.steps[i]
+        theta = jury.engine.theta + jury.jurors.steps[i]
         torch.testing.assert_close(theta, solution, rtol=1e-4, atol=1e-5)
     assert "no weight decay" in advice_of(jury)
 
@@ -131,7 +131,7 @@ def test_saturated_models_are_judged_right(dtype: torch.dtype, leave_out: str):
     data.y[::5] = 1 - data.y[::5]
     jury = Jury(model, data, NODES, weight_decay=0.01, leave_out=leave_out).fit()
     slow = SlowJury(model, data, NODES.tolist(), 0.01, leave_out)
-    pi = torch.from_numpy(slow.prediction[:24])
+    pi = torch.from_numpy(slow.outputs[:24])
     assert bool((pi.gather(1, data.y[:24, None]).float() == 0).any())  # some labels are impossible
     scale = slow.steps.norm(dim=1)
     assert float((jury.jurors.steps - slow.steps).norm(dim=1).max() / scale.max()) < 1e-4
@@ -227,8 +227,8 @@ def test_float32_and_float64_agree():
     single = Jury(model, data, nodes, weight_decay=5e-3).fit()
     double = Jury(copy.deepcopy(model).double(), data, nodes, weight_decay=5e-3).fit()
     assert (single.health().precision, double.health().precision) == ("float32", "float64")
-    assert single.verdict().prediction.dtype == torch.float32
-    np.testing.assert_allclose(single.ballots(), double.ballots(), atol=1e-5)
+    assert single.verdict().outputs.dtype == torch.float32
+    np.testing.assert_allclose(single.leave_one_out_predictions(), double.leave_one_out_predictions(), atol=1e-5)
     ours, theirs = single.verdict(diffusion=0), double.verdict(diffusion=0)
     assert float((ours.p_values - theirs.p_values).abs().max()) <= 1 / 36
     assert float((ours.p_values != theirs.p_values).double().mean()) < 0.02
@@ -314,7 +314,7 @@ def test_weight_decay_that_was_not_given():
     data = blocks(dtype=torch.float64)
     model = minimum(data, 2e-2)
     assumed = Jury(model, data, NODES).fit()
-    assert assumed.objective.weight_decay == 5e-4
+    assert assumed.engine.weight_decay == 5e-4
     words = advice_of(assumed)
     assert "weight_decay was not given, so 0.0005 was assumed" in words
     assert "look like a minimum with weight decay 2.0e-02" in words

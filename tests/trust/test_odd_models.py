@@ -39,7 +39,7 @@ def judged(model: nn.Module, data: Data, *, nodes: list[int] | None = None, **se
 
 def assert_same(ours: Verdict, theirs: Verdict) -> None:
     assert torch.equal(ours.p_values, theirs.p_values)
-    for name in ("prediction", "lower", "upper", "loo_errors", "loo_variance"):
+    for name in ("outputs", "lower", "upper", "loo_errors", "loo_variance"):
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name))
 
 
@@ -67,7 +67,7 @@ def test_cached_convolutions(name: str, called_on: str, mode: str):
     if called_on != "nothing":
         model(data.x, data.edge_index[:, : 6 if called_on == "another graph" else None])
     before = model.eval()(data.x, data.edge_index).detach() if called_on == "another graph" else None
-    assert_same(judged(model, data, mode=mode), judged(plain, data, mode=mode))
+    assert_same(judged(model, data, votes=mode), judged(plain, data, votes=mode))
     if before is not None:
         assert torch.equal(model(data.x, data.edge_index), before)
 
@@ -93,7 +93,7 @@ def test_a_model_that_keeps_results(mode: str):
     data = small()
     model, plain = seeded(lambda: Keeps(in_list=False)), seeded(lambda: Layers(gnn.GCNConv(4, 5), gnn.GCNConv(5, 3)))
     model(data.x, data.edge_index)
-    assert_same(judged(model, data, mode=mode), judged(plain, data, mode=mode))
+    assert_same(judged(model, data, votes=mode), judged(plain, data, votes=mode))
 
 
 def test_a_model_that_cannot_be_copied_is_refused():
@@ -112,7 +112,7 @@ def test_a_parameter_without_dimensions(mode: str):
     data = small()
     model, plain = seeded(lambda: Tempered(4, 3)), seeded(lambda: Tempered(4, 3))
     plain.temperature = nn.Parameter(plain.temperature.detach()[None])
-    assert_same(judged(model, data, mode=mode), judged(plain, data, mode=mode))
+    assert_same(judged(model, data, votes=mode), judged(plain, data, votes=mode))
 
 
 class Twice(nn.Module):
@@ -143,7 +143,7 @@ def test_two_layers_share_a_parameter(mode: str):
     with torch.no_grad():
         for W, layer in zip(shared.parameters(), (plain.first, plain.both, plain.last)):
             layer.weight.copy_(W.T)
-    assert_same(judged(shared, data, mode=mode), judged(plain, data, mode=mode))
+    assert_same(judged(shared, data, votes=mode), judged(plain, data, votes=mode))
 
 
 @MODES
@@ -158,7 +158,7 @@ def test_a_pruned_model(mode: str):
     cut = copy.copy(data)
     cut.x = data.x.clone()
     cut.x[:, 1] = 0.0
-    assert_same(judged(pruned, data, mode=mode), judged(plain, cut, mode=mode))
+    assert_same(judged(pruned, data, votes=mode), judged(plain, cut, votes=mode))
 
 
 @MODES
@@ -179,7 +179,7 @@ def test_a_parametrised_model(mode: str):
     data = small()
     model = seeded(lambda: Layers(gnn.GCNConv(4, 5), gnn.GCNConv(5, 3)))
     parametrizations.weight_norm(model.layers[0].lin)
-    assert_same(judged(model, data, mode=mode), judged(Normed(model).double(), data, mode=mode))
+    assert_same(judged(model, data, votes=mode), judged(Normed(model).double(), data, votes=mode))
 
 
 # --- what cannot be batched -------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class DenseProduct(SparseProduct):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"mode": "exact"}, {"mode": "linearized"}, {"curvature": "hessian", "leave_out": "influence"}],
+    [{"votes": "exact"}, {"votes": "linearized"}, {"curvature": "hessian", "leave_out": "influence"}],
     ids=["exact", "linearized", "hessian"],
 )
 def test_a_model_that_calls_torch_sparse_mm(settings: dict[str, str]):
@@ -208,7 +208,7 @@ def test_a_model_that_calls_torch_sparse_mm(settings: dict[str, str]):
 def test_a_model_that_decides_by_its_own_numbers(mode: str):
     data = small()
     branching, plain = seeded(lambda: KINDS["branching"].build(4, 3)), seeded(lambda: gnn.GCNConv(4, 3))
-    assert_same(judged(branching, data, mode=mode), judged(plain, data, mode=mode))
+    assert_same(judged(branching, data, votes=mode), judged(plain, data, votes=mode))
 
 
 # --- types and numbers --------------------------------------------------------------------------------------------
@@ -254,8 +254,8 @@ def test_linearised_jurors_that_do_not_move(name: str, why: str):
     else:
         data.x = torch.zeros_like(data.x)
     model = seeded(lambda: GCN(4, 5, C) if name == "gcn" else gnn.SGConv(4, C, bias=False))
-    assert_same(judged(model, data, mode="linearized"), judged(model, data, mode="exact"))
-    jury = Jury(model, data, NODES, weight_decay=1e-2, mode="linearized").fit()
+    assert_same(judged(model, data, votes="linearized"), judged(model, data, votes="exact"))
+    jury = Jury(model, data, NODES, weight_decay=1e-2, votes="linearized").fit()
     assert not jury.jurors.steps.any()
     assert jury.health().discarded == 0.0
 
@@ -269,11 +269,11 @@ def test_a_jury_of_one(interval: str, mode: str, mse: bool):
     if mse:
         data.y = data.x[:, :1].clone()
     model = seeded(lambda: GCN(4, 5, 1 if mse else 3))
-    jury = Jury(model, data, [3], weight_decay=0.1, mode=mode, loss="mse" if mse else "cross_entropy").fit()
-    verdict = jury.verdict([5, 3], interval=interval, alpha=0.1, exact=True)
+    jury = Jury(model, data, [3], weight_decay=0.1, votes=mode, loss="mse" if mse else "cross_entropy").fit()
+    verdict = jury.verdict([5, 3], interval=interval, alpha=0.1, exact_ranks=True)
     assert verdict.lower.tolist() == [-math.inf, -math.inf]
     assert verdict.upper.tolist() == [math.inf, math.inf]
-    told = jury.verdict([5, 3], interval=interval, alpha=0.499, exact=True)
+    told = jury.verdict([5, 3], interval=interval, alpha=0.499, exact_ranks=True)
     assert not torch.isnan(told.lower).any()
     assert (told.lower[1], told.upper[1]) == (-math.inf, math.inf)
 

@@ -57,7 +57,7 @@ def test_random_juries_heard_by_two_processes_agree_with_plain_loops():
 
 def test_a_wrong_jury_is_noticed(monkeypatch):
     """The comparison itself can fail: jurors that step the other way are found out, with a line to see it again."""
-    from jurygcn.jackknife import jurors
+    from jurygcn.leave_one_out import estimated as jurors
 
     monkeypatch.setattr(jurors.LeaveOneOut, "newton_jurors", jurors.LeaveOneOut.influence_jurors)
     failed = [again for how, again in map(outcome, map(Case, range(16))) if how == "wrong"]

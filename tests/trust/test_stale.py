@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn import GCN, Jury, train
-from jurygcn.active.facts import GraphFacts
+from jurygcn.active.graph_statistics import GraphFacts
 from jurygcn.errors import DataError, ModelError
 
 
 def judged(model: nn.Module, data: Data) -> Tensor:
-    return Jury(model, data, torch.arange(8)).fit().verdict().prediction
+    return Jury(model, data, torch.arange(8)).fit().verdict().outputs
 
 
 def transpose(data: Data) -> None:
@@ -114,11 +114,11 @@ def test_everything_that_uses_the_graph_looks_at_it():
         jury.fit,
         jury.verdict,
         jury.health,
-        jury.ballots,
+        jury.leave_one_out_predictions,
         lambda: jury.influence_on(3),
         lambda: jury.fidelity(2),
         lambda: jury.influences,
-        lambda: jury.second_opinion,
+        lambda: jury.ridge_panel,
         lambda: jury.save("nowhere"),
     ]
     for call in calls:

@@ -19,7 +19,7 @@ from cases import graph
 from jurygcn import GCN, Jury, Verdict, train
 from jurygcn.bandit import Play, play_bandit
 from jurygcn.errors import ModelError
-from jurygcn.semi import METHODS
+from jurygcn.learning import METHODS
 
 NODES = [0, 1, 2, 3, 4, 5, 6, 7]
 
@@ -87,11 +87,11 @@ SURROUNDINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 def everything(model: nn.Module, data: Data, mode: str) -> tuple[Verdict, list[torch.Tensor]]:
     """A verdict, and whatever else a jury says in numbers."""
-    jury = Jury(model, data, NODES, weight_decay=1e-2, mode=mode).fit()
-    verdict = jury.verdict(second_opinion=True)
+    jury = Jury(model, data, NODES, weight_decay=1e-2, votes=mode).fit()
+    verdict = jury.verdict(with_panel=True)
     health, driven = jury.health(), jury.influence_on(9)
     return verdict, [
-        jury.ballots([9, 2]),
+        jury.leave_one_out_predictions([9, 2]),
         jury.influences,
         jury.curvature.to_dense(),
         torch.as_tensor([health.relative_gradient, *health.eigenvalues], device="cpu"),
@@ -100,9 +100,9 @@ def everything(model: nn.Module, data: Data, mode: str) -> tuple[Verdict, list[t
 
 
 def assert_same(ours: Verdict, theirs: Verdict) -> None:
-    for name in ("p_values", "nodes", "jurors", "confidence"):
+    for name in ("p_values", "nodes", "num_jurors", "confidence"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
-    for name in ("prediction", "lower", "upper", "loo_errors", "loo_variance", "neighbour_doubt", "second_opinion"):
+    for name in ("outputs", "lower", "upper", "loo_errors", "loo_variance", "neighbour_doubt", "panel_doubt"):
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-5, atol=1e-6)
         assert not getattr(ours, name).is_inference(), name
 
@@ -140,7 +140,7 @@ def test_what_was_made_under_inference_mode_is_judged(name: str):
     with torch.inference_mode():
         model, data, nodes = built(name), small(), torch.tensor(NODES)
     assert data.x.is_inference()
-    verdict = Jury(model, data, nodes, weight_decay=1e-2).fit().verdict(second_opinion=True)
+    verdict = Jury(model, data, nodes, weight_decay=1e-2).fit().verdict(with_panel=True)
     assert_same(verdict, plain)
 
 
@@ -184,13 +184,13 @@ def test_several_threads_ask_at_once(kind: str, mode: str, dtype: torch.dtype):
     torch.manual_seed(0)
     model, data = KINDS[kind].build(4, 3).to(dtype), small()
     data.x = data.x.to(dtype)
-    settings = {"weight_decay": 1e-2, "mode": mode, "memory": "1KB"}
+    settings = {"weight_decay": 1e-2, "votes": mode, "memory": "1KB"}
     shared = Jury(model, data, NODES, **settings).fit()
-    plain = shared.verdict(second_opinion=True)
+    plain = shared.verdict(with_panel=True)
 
     def ask(turn: int) -> Verdict:
         jury = shared if turn % 2 else Jury(model, data, NODES, **settings).fit()
-        return jury.verdict(second_opinion=True)
+        return jury.verdict(with_panel=True)
 
     with ThreadPoolExecutor(6) as threads:
         for verdict in threads.map(ask, range(18)):
@@ -204,11 +204,11 @@ def test_no_kind_of_model_makes_the_jury_warn(kind: str):
     data, model = small(), KINDS[kind].build(4, 3)
     for mode in ("exact", "linearized"):
         with warnings_are_errors():
-            jury = Jury(model, data, NODES, weight_decay=0.05, mode=mode, forward=KINDS[kind].forward).fit()
+            jury = Jury(model, data, NODES, weight_decay=0.05, votes=mode, forward=KINDS[kind].forward).fit()
             strict = jury.verdict([0, 9])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            jury = Jury(model, data, NODES, weight_decay=0.05, mode=mode, forward=KINDS[kind].forward).fit()
+            jury = Jury(model, data, NODES, weight_decay=0.05, votes=mode, forward=KINDS[kind].forward).fit()
             torch.testing.assert_close(strict.lower, jury.verdict([0, 9]).lower)
 
 
@@ -216,7 +216,7 @@ def test_no_kind_of_model_makes_the_jury_warn(kind: str):
 
 
 def learned(name: str, data: Data) -> torch.Tensor:
-    method = hurried(METHODS[name](data))
+    method = hurried(METHODS[name](None))
     fitted = method.fit(data, torch.tensor(NODES[:6], device="cpu"), val_nodes=torch.tensor([8, 9, 10], device="cpu"))
     return fitted.probabilities
 

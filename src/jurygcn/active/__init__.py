@@ -7,7 +7,7 @@ from jurygcn.active.oracle import at_terminal, from_file, truth
 from jurygcn.active.pool import PoolStrategy
 from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import STRATEGIES
-from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.situation import Choice, Scene
 from jurygcn.active.stopping import reached, settled
 from jurygcn.active.tasks import Task, next_tasks
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jurygcn.active.clusters import centre_distances
-from jurygcn.active.facts import Array
-from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.graph_statistics import Array
+from jurygcn.active.situation import Choice, Scene
 from jurygcn.errors import DataError
 
 # how fast AGE's trust in centrality falls, as its authors set it
@@ -26,7 +26,7 @@ def age(scene: Scene) -> Choice:
 
     t counts the nodes queried so far; f is 0.9 on Citeseer and 0.995 elsewhere.
     """
-    base = AGE_BASE.get(str(getattr(scene.data, "name", "")), AGE_OTHER_BASE)
+    base = AGE_BASE.get(str(getattr(scene.data, "catalog_name", "")), AGE_OTHER_BASE)
     gamma = scene.generator.beta(1.0, 1.005 - base**scene.queried)
     entropy, nearness = percentile(scene.entropy), percentile(-centre_distances(scene))
     return scene.top((1 - gamma) / 2 * (entropy + nearness) + gamma * percentile(scene.facts.pagerank))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.cluster import KMeans
 
-from jurygcn.active.facts import Array
-from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.graph_statistics import Array
+from jurygcn.active.situation import Choice, Scene
 
 STARTS = 10  # of k-means; the best is kept
 

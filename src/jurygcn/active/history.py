@@ -15,8 +15,8 @@ from torch import Tensor
 
 from jurygcn.canvas import canvas
 from jurygcn.errors import DataError, SettingError
-from jurygcn.files import read_json, write_text
-from jurygcn.fingerprints import sealed, unsealed
+from jurygcn.io.files import read_json, write_text
+from jurygcn.io.fingerprints import sealed, unsealed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

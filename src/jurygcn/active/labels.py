@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 
 from jurygcn.data.names import Names, check_names
 from jurygcn.errors import DataError, excerpt, listing
-from jurygcn.files import write_text
-from jurygcn.spreadsheet import as_csv, check_header, read_rows, unquoted
+from jurygcn.io.files import write_text
+from jurygcn.io.spreadsheet import as_csv, check_header, read_rows, unquoted
 
 
 def class_words(data: Data) -> list[str]:

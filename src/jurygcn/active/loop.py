@@ -21,15 +21,15 @@ from jurygcn.active.history import History, Step
 from jurygcn.active.oracle import Oracle, asked, truth
 from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import find_strategy
-from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
+from jurygcn.active.situation import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
 from jurygcn.ambient import plain_torch
 from jurygcn.checks import in_short
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
-from jurygcn.files import changing
-from jurygcn.fingerprints import fingerprint
+from jurygcn.io.files import changing
+from jurygcn.io.fingerprints import fingerprint
 from jurygcn.models import GCN, ReceptiveField, train
 from jurygcn.progress import progress_bar
 

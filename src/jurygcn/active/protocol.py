@@ -55,8 +55,8 @@ class Schedule:
     def of(
         cls, data: Data, *, initial: int | None, budget: int | None, step: int | None, count_initial: bool
     ) -> Schedule:
-        """The paper's numbers for this graph where none are given."""
-        known = PAPER.get(str(getattr(data, "name", "")), OTHER)
+        """The paper's numbers for a graph of the catalog, or those for all others, where none are given."""
+        known = PAPER.get(str(getattr(data, "catalog_name", "")), OTHER)
         first, last, stride = (u if given is None else given for given, u in zip((initial, budget, step), known))
         return cls(first, last, stride, count_initial)
 

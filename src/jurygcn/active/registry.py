@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jurygcn.active import age, clusters, simple
 from jurygcn.active.design import Design
-from jurygcn.active.scene import Strategy
+from jurygcn.active.situation import Strategy
 from jurygcn.active.sopt import sopt
 from jurygcn.errors import SettingError
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jurygcn.active.printed import TwoBlock
-from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.printed_curvature import TwoBlock
+from jurygcn.active.situation import Choice, Scene
 
 
 def random(scene: Scene) -> Choice:

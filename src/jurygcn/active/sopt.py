@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from jurygcn.active.facts import Array, GraphFacts
-from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.graph_statistics import Array, GraphFacts
+from jurygcn.active.situation import Choice, Scene
 from jurygcn.errors import SettingError
 
 DENSE = 8000  # nodes up to which the inverse is formed

@@ -18,11 +18,11 @@ from jurygcn.active.labels import class_words, gather, read_labels
 from jurygcn.active.loop import check_choice, fit_gcn
 from jurygcn.active.protocol import Recipe
 from jurygcn.active.registry import STRATEGIES, find_strategy
-from jurygcn.active.scene import Scene, Strategy, hide_labels
+from jurygcn.active.situation import Scene, Strategy, hide_labels
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError, listing
-from jurygcn.files import read_json
-from jurygcn.spreadsheet import as_csv
+from jurygcn.io.files import read_json
+from jurygcn.io.spreadsheet import as_csv
 
 CONTROL, OBJECT = "label", "text"  # names in the Label Studio configuration
 COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours")

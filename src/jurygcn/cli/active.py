@@ -33,9 +33,9 @@ from jurygcn.cli import options as given
 from jurygcn.cli.nodes import read_candidates
 from jurygcn.cli.output import check_out, say_written, write_csv
 from jurygcn.cli.reporting import busy, print_json, shown, visible
-from jurygcn.cli.session import load_graph
+from jurygcn.cli.trained_model import load_graph
 from jurygcn.errors import SettingError
-from jurygcn.files import changing, replacing
+from jurygcn.io.files import changing, replacing
 
 app = typer.Typer(help="Choose the next nodes to label, and learn from the answers.", no_args_is_help=True)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.archives import check_unpacked
 from jurygcn.errors import DataError, ModelError
+from jurygcn.io.archives import check_unpacked
 from jurygcn.models import GCN
 
 

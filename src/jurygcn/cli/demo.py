@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch_geometric.data import Data
 
 from jurygcn.cli.doctor import examine, plain_report
-from jurygcn.cli.judgement import judge
 from jurygcn.cli.options import AsJson, Page
 from jurygcn.cli.output import check_page
 from jurygcn.cli.quantify import present
 from jurygcn.cli.reporting import say
-from jurygcn.cli.session import DEFAULT_LABELS, Settings, load_graph, start_session
+from jurygcn.cli.trained_model import DEFAULT_LABELS, Settings, load_graph, start_session
+from jurygcn.cli.verdicts import judge
 from jurygcn.data.package_index import IndexUnreachableError
 from jurygcn.errors import DataError
 

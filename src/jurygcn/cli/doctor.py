@@ -8,13 +8,14 @@ from typing import Any
 from rich.console import Console
 
 from jurygcn.cli import options as given
-from jurygcn.cli.judgement import convene
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.session import Session, Settings, open_session
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.cli.train import training_facts
-from jurygcn.jackknife import Jury
-from jurygcn.jackknife.checkup import Fidelity, Health
+from jurygcn.cli.trained_model import Session, Settings, open_session
+from jurygcn.cli.verdicts import convene
+from jurygcn.diagnostics.fidelity import Fidelity
+from jurygcn.diagnostics.health import Health
+from jurygcn.jury import Jury
 
 
 def doctor(

@@ -14,7 +14,7 @@ from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
 from jurygcn.cli.reproduce import text_table
-from jurygcn.cli.session import load_graph, versions
+from jurygcn.cli.trained_model import load_graph, versions
 from jurygcn.data import sizes
 from jurygcn.experiments import comparison
 from jurygcn.experiments.comparison import METHODS, SAME, Evaluation
@@ -45,6 +45,7 @@ def evaluate(
     left_out: Annotated[
         bool, typer.Option("--left-out/--no-left-out", help="Also tell nodes of classes that nobody was trained on.")
     ] = True,
+    preset: given.Preset = None,
     out: given.Out = None,
     as_json: given.AsJson = False,
 ) -> None:
@@ -57,7 +58,15 @@ def evaluate(
     data, _ = load_graph(name)
     chosen = [method.strip() for method in methods.split(",") if method.strip()]
     found = comparison.evaluate(
-        data, labels=labels, splits=splits, alpha=alpha, methods=chosen, left_out=left_out, keep=out, progress=True
+        data,
+        labels=labels,
+        splits=splits,
+        alpha=alpha,
+        methods=chosen,
+        left_out=left_out,
+        preset=preset,
+        keep=out,
+        progress=True,
     )
     run = described(found, data)
     files = [] if out is None else written(out, found, run)

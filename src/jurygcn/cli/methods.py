@@ -1,4 +1,4 @@
-"""`jurygcn train --method`: every method but the plain GCN, through the one interface of jurygcn.semi."""
+"""`jurygcn train --method`: every method but the plain GCN, through the one interface of jurygcn.learning."""
 
 from __future__ import annotations
 
@@ -15,25 +15,32 @@ from torch_geometric.data import Data
 from jurygcn.cli.nodes import Recorded
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import busy, print_json
-from jurygcn.cli.session import Settings, choose_nodes, load_graph, stopwatch, versions, with_labels_from
 from jurygcn.cli.tables import facts_table, in_words
+from jurygcn.cli.trained_model import Settings, choose_nodes, load_graph, stopwatch, versions, with_labels_from
 from jurygcn.data import labelled, paper_split, sizes
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import accuracy, error_auroc, micro_f1
-from jurygcn.semi import METHODS, Fitted, Method
+from jurygcn.learning import METHODS, Fitted, Method
 
 METHOD_NAMES = tuple(METHODS)
 
 
 def fit_method(
-    name: str, method: str, settings: Settings, stated: dict[str, Any], out: Path | None, *, as_json: bool
+    name: str,
+    method: str,
+    settings: Settings,
+    stated: dict[str, Any],
+    out: Path | None,
+    *,
+    preset: str | None,
+    as_json: bool,
 ) -> None:
     """Fit, score, write and print."""
     check_out(out)
     data, loading = load_graph(name)
     data, seconds = with_labels_from(settings.train_nodes, data), {"data": loading}
     train_nodes, test_nodes = choose_nodes(data, settings, Recorded())
-    chosen = adjusted(METHODS[method](data), method, stated)
+    chosen = adjusted(METHODS[method](preset), method, stated)
     with stopwatch(seconds, "training"), busy("Training"):
         validation = paper_split(data, seed=settings.seed).val
         fitted = chosen.fit(data, train_nodes, val_nodes=validation, seed=settings.seed)
@@ -95,11 +102,11 @@ def predictions(fitted: Fitted, data: Data, train_nodes: Tensor) -> pd.DataFrame
     if getattr(data, "node_names", None):
         columns["name"] = [str(name) for name in data.node_names]
     known = labelled(data).tolist()
-    columns["label"] = pd.Series([y if there else None for y, there in zip(data.y.tolist(), known)], dtype="Int64")
+    columns["true_class"] = pd.Series([y if there else None for y, there in zip(data.y.tolist(), known)], dtype="Int64")
     trained = torch.zeros(int(data.num_nodes), dtype=torch.bool)
     trained[train_nodes] = True
     columns["trained_on"] = trained.tolist()
-    columns["prediction"] = fitted.predict().tolist()
+    columns["predicted_class"] = fitted.predict().tolist()
     columns["probability"] = fitted.predict_proba().amax(dim=1).tolist()
     columns |= {kind: score.tolist() for kind, score in fitted.uncertainties.items()}
     return pd.DataFrame(columns)

@@ -14,10 +14,10 @@ from jurygcn.active.labels import node_words
 from jurygcn.data import check_nodes, labelled
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError
-from jurygcn.files import read_json
-from jurygcn.fingerprints import SEAL, fingerprint, state, unsealed
+from jurygcn.io.files import read_json
+from jurygcn.io.fingerprints import SEAL, fingerprint, state, unsealed
+from jurygcn.io.spreadsheet import check_header, read_rows, unquoted
 from jurygcn.models import GCN
-from jurygcn.spreadsheet import check_header, read_rows, unquoted
 
 HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
 

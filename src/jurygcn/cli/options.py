@@ -10,15 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
+from jurygcn.baselines.classifier import PRESETS
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, MOST_RATE, in_short
 from jurygcn.cli.data import AsJson, Name
+from jurygcn.conformal.averaging import MOST_STEPS
+from jurygcn.conformal.claims import CHOSEN
+from jurygcn.conformal.intervals import check_alpha
+from jurygcn.conformal.predictions import parse_memory
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
-from jurygcn.jackknife.ballots import parse_memory
-from jurygcn.jackknife.claims import CHOSEN
-from jurygcn.jackknife.diffusion import MOST_STEPS
-from jurygcn.jackknife.intervals import check_alpha
-from jurygcn.jackknife.jurors import LEAVE_OUT, MODES
+from jurygcn.leave_one_out.estimated import LEAVE_OUT, VOTES
 from jurygcn.linalg import SOLVERS
 from jurygcn.parallel import check_parallel
 
@@ -40,19 +41,20 @@ __all__ = [
     "Layers",
     "LearningRate",
     "LeaveOut",
+    "MaxJurors",
     "Memory",
-    "Mode",
     "Name",
-    "NumJurors",
     "Out",
     "Page",
     "Parallel",
     "PerClass",
+    "Preset",
     "Retrain",
-    "SecondOpinion",
+    "RidgePanel",
     "Seed",
     "Solver",
     "TrainNodes",
+    "Votes",
     "WeightDecay",
 ]
 
@@ -185,19 +187,27 @@ Diffusion = Annotated[
         "--diffusion", callback=_diffusion, help="Average votes over neighbourhoods this often; auto lets jurors say."
     ),
 ]
-SecondOpinion = Annotated[
+RidgePanel = Annotated[
     bool,
     typer.Option(
-        "--second-opinion/--no-second-opinion",
+        "--panel/--no-panel",
         help="Also what ridge regressions on averaged features think of the predictions; takes seconds.",
     ),
 ]
-Mode = Annotated[
+Votes = Annotated[
     str,
     typer.Option(
-        "--mode",
-        callback=one_of("--mode", MODES),
+        "--votes",
+        callback=one_of("--votes", VOTES),
         help="How jurors vote: exact, linearized (for thousands of labels), or auto.",
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        callback=one_of("--preset", PRESETS),
+        help="Settings that the authors of GAT and GPN use for a certain graph: pubmed.",
     ),
 ]
 Chosen = Annotated[
@@ -209,7 +219,7 @@ Chosen = Annotated[
         "no coverage is claimed.",
     ),
 ]
-NumJurors = Annotated[int | None, whole("--jurors", "Seat only this many jurors, drawn at random; all by default.")]
+MaxJurors = Annotated[int | None, whole("--max-jurors", "Take only this many jurors, drawn at random; all by default.")]
 Parallel = Annotated[
     str | None,
     typer.Option(

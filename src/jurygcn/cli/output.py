@@ -14,10 +14,10 @@ from rich.console import Console
 
 from jurygcn.cli.reporting import visible, without_nan
 from jurygcn.errors import SettingError
-from jurygcn.files import replacing
-from jurygcn.fingerprints import sealed
+from jurygcn.io.files import replacing
+from jurygcn.io.fingerprints import sealed
+from jurygcn.io.spreadsheet import as_csv
 from jurygcn.report import Report
-from jurygcn.spreadsheet import as_csv
 
 Writer = Callable[[Path], object]
 

@@ -11,14 +11,15 @@ from rich.console import Console
 
 from jurygcn.cli import options as given
 from jurygcn.cli.doctor import examine, plain_report, report_facts
-from jurygcn.cli.judgement import Judgement, judge
 from jurygcn.cli.output import check_out, check_page, say_written, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.session import Settings, open_session
 from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
-from jurygcn.jackknife.checkup import Fidelity, Health
-from jurygcn.jackknife.display import claim_words
+from jurygcn.cli.trained_model import Settings, open_session
+from jurygcn.cli.verdicts import Judgement, judge
+from jurygcn.diagnostics.fidelity import Fidelity
+from jurygcn.diagnostics.health import Health
+from jurygcn.display.words import claim_words
 from jurygcn.report import report_on
 
 SHOWN = 10  # nodes per table
@@ -40,13 +41,13 @@ def quantify(
     solver: given.Solver = "auto",
     as_printed: given.AsPrinted = False,
     diffusion: given.Diffusion = "auto",
-    second_opinion: given.SecondOpinion = True,
+    panel: given.RidgePanel = True,
     seed: given.Seed = 0,
     epochs: given.Epochs = 100,
     weight_decay: given.WeightDecay = None,
     hidden: given.Hidden = 16,
-    mode: given.Mode = "auto",
-    jurors: given.NumJurors = None,
+    votes: given.Votes = "auto",
+    max_jurors: given.MaxJurors = None,
     chosen: given.Chosen = "random",
     parallel: given.Parallel = None,
     memory: given.Memory = "1GB",
@@ -54,7 +55,7 @@ def quantify(
 ) -> None:
     """Train or load a GCN, and let the jury say how far to trust each of its predictions.
 
-    Trains without dropout: the jackknife compares the model with the optimum of its training objective, and
+    Trains without dropout: the jackknife compares the model with the optimum of its training engine, and
     with dropout it has none. Prints the ten most and the ten least uncertain nodes. With --out, writes
     verdict.csv (all nodes), run.json, and report.json, of which jurygcn report makes a page; the same command after
     an interruption counts only the ballots that are left.
@@ -74,20 +75,20 @@ def quantify(
         open_session(data, settings),
         alpha=alpha,
         diffusion=diffusion,
-        second_opinion=second_opinion,
+        panel=panel,
         leave_out=leave_out,
         curvature=curvature,
         solver=solver,
         as_printed=as_printed,
-        mode=mode,
-        jurors=jurors,
+        votes=votes,
+        max_jurors=max_jurors,
         chosen=chosen,
         parallel=parallel,
         memory=memory,
         resume=None if out is None else out / UNFINISHED,
     )
     # the check-up of a linearised jury would need the large matrices that it avoids
-    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.mode != "linearized")
+    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.votes != "linearized")
     checkup = examine(judgement.session, judgement.jury, retrain) if wanted else (None, None)
     report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
@@ -156,7 +157,7 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     facts = training_facts(judgement.session)
     spent = facts.pop("time")
     facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.as_printed
-    if judgement.jury.mode == "linearized":
+    if judgement.jury.votes == "linearized":
         facts["jury"] += (
             f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {judgement.jury.rank} directions"
         )
@@ -171,6 +172,6 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
             if test["opinion_auroc"] is not None:
-                facts["second opinion"] = f"is so in {100 * test['opinion_auroc']:.0f} %"
+                facts["ridge panel"] = f"is so in {100 * test['opinion_auroc']:.0f} %"
     facts["coverage"] = claim_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

@@ -13,10 +13,20 @@ from torch_geometric.data import Data
 
 from jurygcn.cli.reporting import shown, visible
 from jurygcn.data import labelled
-from jurygcn.jackknife import Verdict
+from jurygcn.verdict import Verdict
 
 SET_ALPHA = 0.1  # the level of the label sets that are shown
-COLUMNS = ("node", "name", "prediction", "prediction_name", "label", "trained_on", "ambiguity", "width", "kinds")
+COLUMNS = (
+    "node",
+    "name",
+    "predicted_class",
+    "predicted_name",
+    "true_class",
+    "trained_on",
+    "ambiguity",
+    "width",
+    "kinds",
+)
 
 
 def facts_table(facts: Mapping[str, str], *, title: str) -> Table:
@@ -39,13 +49,13 @@ def verdict_frame(verdict: Verdict, data: Data, train_nodes: Tensor) -> pd.DataF
     frame = verdict.to_frame(SET_ALPHA)
     nodes = verdict.nodes
     truth = [number if known else None for number, known in zip(data.y[nodes].tolist(), labelled(data)[nodes].tolist())]
-    frame.insert(1, "label", pd.Series(truth, dtype="Int64"))
+    frame.insert(1, "true_class", pd.Series(truth, dtype="Int64"))
     trained = set(train_nodes.tolist())
     frame.insert(2, "trained_on", [node in trained for node in nodes.tolist()])
-    position = frame.columns.get_loc("prediction")
+    position = frame.columns.get_loc("predicted_class")
     names = getattr(data, "class_names", None)
     if names:
-        frame.insert(int(position) + 1, "prediction_name", [names[c] for c in verdict.label.tolist()])  # type: ignore[arg-type]
+        frame.insert(int(position) + 1, "predicted_name", [names[c] for c in verdict.predicted_class.tolist()])  # type: ignore[arg-type]
     if getattr(data, "node_names", None):
         frame.insert(1, "name", [str(data.node_names[node]) for node in nodes.tolist()])
     return frame
@@ -78,8 +88,8 @@ def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
     for row in rows:
         table.add_row(
             shown(row.get("name", row["node"])) + ("*" if row["trained_on"] else " "),
-            str(row["prediction"]),
-            "?" if row["label"] is None else str(row["label"]),
+            str(row["predicted_class"]),
+            "?" if row["true_class"] is None else str(row["true_class"]),
             " ".join(map(str, row["label_set"])) or "none",
             f"{row['ambiguity']:.3f}",
             f"{row['width']:.3f}",

@@ -12,8 +12,9 @@ from jurygcn.cli import options as given
 from jurygcn.cli.methods import METHOD_NAMES, fit_method
 from jurygcn.cli.output import check_out, say_written, write_run
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.session import Session, Settings, open_session
 from jurygcn.cli.tables import facts_table, in_words
+from jurygcn.cli.trained_model import Session, Settings, open_session
+from jurygcn.errors import SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.models import ReceptiveField
 
@@ -37,6 +38,7 @@ Layers = Annotated[int | None, given.layers("Graph convolutions of gcn; 2.")]
 def train(
     data: given.Name,
     method: Method = "gcn",
+    preset: given.Preset = None,
     labels: given.Labels = None,
     per_class: given.PerClass = None,
     train_nodes: given.TrainNodes = None,
@@ -63,10 +65,12 @@ def train(
     chosen = {"epochs": epochs, "lr": lr, "dropout": dropout, "hidden": hidden, "layers": layers}
     stated = {key: value for key, value in chosen.items() if value is not None}
     nodes = {"labels": labels, "per_class": per_class, "train_nodes": train_nodes, "seed": seed}
+    if preset is not None and method not in ("gat", "gpn"):
+        raise SettingError(f"expected --preset with gat or gpn, got it with {method}; leave it out")
     if method != "gcn":
         if weight_decay is not None:
             stated["weight_decay"] = weight_decay
-        fit_method(data, method, Settings(**nodes), stated, out, as_json=as_json)  # type: ignore[arg-type]
+        fit_method(data, method, Settings(**nodes), stated, out, preset=preset, as_json=as_json)  # type: ignore[arg-type]
         return
     session = open_session(data, Settings(weight_decay=weight_decay, **nodes, **stated))  # type: ignore[arg-type]
     run = {**session.describe("train"), "test": test_scores(session)}

@@ -1,4 +1,4 @@
-"""Curvature operators over an Objective."""
+"""Curvature operators over an Engine."""
 
 from jurygcn.curvature.operators import CURVATURES, GGN, Curvature, GGNFactor, Hessian, Printed, curvature_of
 

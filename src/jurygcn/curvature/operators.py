@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from jurygcn.checks import check_real
-from jurygcn.derivatives import ClosedForm, Jacobian, autodiff, jacobian_of
+from jurygcn.derivatives import Jacobian
+from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
-from jurygcn.objective import Objective
 
 CURVATURES = ("ggn", "hessian", "printed")
 
@@ -67,6 +67,19 @@ class GGNFactor:
     def rows(self) -> int:
         """nK."""
         return self.root.shape[0] * self.root.shape[2]
+
+    @property
+    def block(self) -> int:
+        """K, the rows of one node."""
+        return self.root.shape[2]
+
+    def each(self, weights: Tensor) -> Tensor:
+        """U_i^T w_i for every node, (n, K) -> (n, P)."""
+        return self.jacobian.pull_each((self.scaled_root @ weights.unsqueeze(-1)).squeeze(-1))
+
+    def congruences(self, matrix: Tensor) -> Tensor:
+        """U_i A U_i^T for every node, (P, P) -> (n, K, K)."""
+        return self.scaled_root.mT @ self.jacobian.quadratic(matrix) @ self.scaled_root
 
     @property
     def scaled_root(self) -> Tensor:
@@ -132,50 +145,41 @@ class GGN(_Diagonal):
 
 
 class _SecondDerivative(_Diagonal):
-    """The operators that need the whole objective; neither is definite."""
+    """The operators of the whole objective; neither is definite."""
 
     definite: bool | None = None
 
-    def __init__(self, objective: Objective, diagonal: Tensor) -> None:
-        self.objective = objective
-        self.diagonal = diagonal
-        self.form = ClosedForm(objective) if objective.gcn is not None else None
+    def __init__(self, engine: Engine, diagonal: Tensor) -> None:
+        self.engine, self.diagonal = engine, diagonal
 
     @property
     def num_terms(self) -> int:
         """n, the number of training nodes."""
-        return self.objective.num_train
+        return self.engine.num_train
 
 
 class Hessian(_SecondDerivative):
-    """The exact Hessian: Theorem 1 plus the Gauss-Newton term for the paper's GCN, autodiff for any other."""
+    """The exact Hessian."""
 
     name = "hessian"
 
-    def __init__(self, objective: Objective, diagonal: Tensor) -> None:
-        super().__init__(objective, diagonal)
-        if self.form is not None:
-            root = objective.loss.root(objective.train_outputs)
-            self.gauss_newton = GGN(jacobian_of(objective), root, torch.zeros_like(diagonal))
+    def __init__(self, engine: Engine, diagonal: Tensor) -> None:
+        super().__init__(engine, diagonal)
+        self.second = engine.hessian()
 
     def data_product(self, block: Tensor) -> Tensor:
         """Second derivative of the mean loss times a block."""
-        if self.form is None:
-            return autodiff.hessian_product(self.objective, self.objective.theta, block)
-        return self.form.hessian_product(block) + self.gauss_newton.data_product(block)
+        return self.second.product(block)
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, (P, P); its Gauss-Newton part block by block."""
-        if self.form is None:
-            return super().to_dense()
-        matrix = self.gauss_newton.to_dense()
-        matrix += self.form.hessian_matrix()
+        """The matrix itself, (P, P)."""
+        matrix = self.second.matrix()
         matrix.diagonal().add_(self.diagonal)
         return matrix
 
     def subset(self, terms: Tensor) -> Hessian:
         """The mean over some training nodes only."""
-        return Hessian(self.objective.on(terms), self.diagonal)
+        return Hessian(self.engine.on(terms), self.diagonal)
 
 
 class Printed(_SecondDerivative):
@@ -183,36 +187,31 @@ class Printed(_SecondDerivative):
 
     name = "printed"
 
+    def __init__(self, engine: Engine, diagonal: Tensor) -> None:
+        super().__init__(engine, diagonal)
+        self.form = engine.theorem_1()
+
     def data_product(self, block: Tensor) -> Tensor:
         """Theorem 1 times a block. Implements: Theorem 1, Eq. (17)."""
-        assert self.form is not None
         return self.form.hessian_product(block)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (P, P)."""
-        assert self.form is not None
         return self.form.hessian_matrix() + torch.diag(self.diagonal)
 
     def subset(self, terms: Tensor) -> Printed:
         """The mean over some training nodes only."""
-        return Printed(self.objective.on(terms), self.diagonal)
+        return Printed(self.engine.on(terms), self.diagonal)
 
 
 Curvature = GGN | Hessian | Printed
 
 
-def curvature_of(objective: Objective, kind: str, *, damping: float = 0.0) -> Curvature:
+def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0) -> Curvature:
     """The curvature operator of that name; the weight decay is always part of it, damping on request."""
     if kind not in CURVATURES:
         raise SettingError(f"Unknown curvature {kind!r}: choose one of {', '.join(CURVATURES)}.")
-    diagonal = objective.decay + check_real(damping, "damping")
+    diagonal = engine.decay + check_real(damping, "damping")
     if kind == "ggn":
-        return GGN(jacobian_of(objective), objective.loss.root(objective.train_outputs), diagonal)
-    if kind == "hessian":
-        return Hessian(objective, diagonal)
-    if objective.gcn is None:
-        raise SettingError(
-            f"curvature='printed' is Theorem 1, which holds for jurygcn.GCN only; the model is a "
-            f"{type(objective.model).__name__}: choose 'ggn' or 'hessian'."
-        )
-    return Printed(objective, diagonal)
+        return GGN(engine.jacobian(), engine.loss.root(engine.train_outputs), diagonal)
+    return Hessian(engine, diagonal) if kind == "hessian" else Printed(engine, diagonal)

@@ -2,10 +2,10 @@
 
 from jurygcn.data.cache import cache_folder
 from jurygcn.data.catalog import DATASETS, Dataset, find_dataset, load_dataset
+from jurygcn.data.checked_input import check_graph, check_nodes, check_targets, known_classes
 from jurygcn.data.convert import as_data
-from jurygcn.data.given import check_graph, check_nodes, check_targets, known_classes
+from jurygcn.data.dtypes import ordinary
 from jurygcn.data.labels import labelled
-from jurygcn.data.ordinary import ordinary
 from jurygcn.data.splits import Split, paper_split, per_class_labels, public_split, random_labels
 from jurygcn.data.synthetic import synthetic
 from jurygcn.data.validate import Sizes, clean, normalize_rows, sizes

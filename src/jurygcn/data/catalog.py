@@ -72,7 +72,8 @@ def load_dataset(
     Returns:
         A `Data` on the CPU: `x` float32 (N, F); `edge_index` int64 (2, E), both directions, sorted, without
         self-loops and duplicates; `y` int64 with -1 for no label, or float32 with NaN for no target;
-        `num_classes` (0 for regression), `name`, and where the source has them `train_mask`, `val_mask`,
+        `num_classes` (0 for regression), `name`, `catalog_name` if it is a known data set, and where the source
+        has them `train_mask`, `val_mask`,
         `test_mask`, `edge_weight`, `class_names`, `node_names`.
 
     Raises:
@@ -82,7 +83,7 @@ def load_dataset(
         return as_data(name_or_path, normalize_features=normalize_features)
     if isinstance(name_or_path, str) and name_or_path.lower() in DATASETS:
         data = DATASETS[name_or_path.lower()].load(cache_folder(root))
-        data.name = name_or_path.lower()
+        data.name = data.catalog_name = name_or_path.lower()
     else:
         data = _load_path(Path(name_or_path).expanduser(), os.fspath(name_or_path))
     if normalize_features:

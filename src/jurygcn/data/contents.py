@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
 from jurygcn.errors import DataError
-from jurygcn.fingerprints import checksum
+from jurygcn.io.fingerprints import checksum
 
 # Checksums by name; equal contents are equal graphs.
 Contents = Mapping[str, bytes]

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 
 from jurygcn.data.labels import read_classes
 from jurygcn.errors import DataError, excerpt
-from jurygcn.spreadsheet import check_header, read_rows
+from jurygcn.io.spreadsheet import check_header, read_rows
 
 NODES, EDGES = "nodes.csv", "edges.csv"
 BLOCK = 1 << 20  # cells that are turned into numbers at once

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch_geometric.data import Data
 
-from jurygcn.archives import Arrays, array_names, check_room, read_arrays
 from jurygcn.data.validate import MASKS
 from jurygcn.errors import DataError, excerpt, listing
-from jurygcn.files import replacing
-from jurygcn.fingerprints import SEAL, fingerprint
+from jurygcn.io.archives import Arrays, array_names, check_room, read_arrays
+from jurygcn.io.files import replacing
+from jurygcn.io.fingerprints import SEAL, fingerprint
 
 _CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
 _NAMES, _LISTS = ("class_names", "node_names"), ("_mask", "_masks", "_idx")

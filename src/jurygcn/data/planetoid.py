@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch_geometric.data import Data
 
-from jurygcn.archives import check_room
 from jurygcn.errors import DataError, DataNotice
-from jurygcn.fingerprints import fingerprint
+from jurygcn.io.archives import check_room
+from jurygcn.io.fingerprints import fingerprint
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 VALIDATION_NODES = 500  # the public split validates on the 500 nodes after the training nodes

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.datasets import Reddit
 
-from jurygcn.archives import array_names, read_arrays
 from jurygcn.data.cache import exclusive
 from jurygcn.data.validate import Sizes, clean
 from jurygcn.errors import DataError
+from jurygcn.io.archives import array_names, read_arrays
 
 SIZES = Sizes(232_965, 57_307_946, 602, 41)
 FILES = ("reddit_data.npz", "reddit_graph.npz")

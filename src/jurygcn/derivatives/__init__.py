@@ -1,6 +1,12 @@
 """First and second derivatives: closed forms of the paper, and automatic differentiation for any GNN."""
 
 from jurygcn.derivatives.closed_form import ClosedForm
-from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian, RowSpaceJacobian, TwoLayerJacobian, jacobian_of
+from jurygcn.derivatives.jacobian import (
+    DenseJacobian,
+    Jacobian,
+    RowSpaceJacobian,
+    TwoLayerJacobian,
+    closed_form_jacobian,
+)
 
-__all__ = ["ClosedForm", "DenseJacobian", "Jacobian", "RowSpaceJacobian", "TwoLayerJacobian", "jacobian_of"]
+__all__ = ["ClosedForm", "DenseJacobian", "Jacobian", "RowSpaceJacobian", "TwoLayerJacobian", "closed_form_jacobian"]

@@ -7,13 +7,14 @@ those the same numbers come one by one from plain autograd.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.func import grad, jacrev, jvp, vjp, vmap
+from torch.func import grad, jacrev, jvp, vmap
+from torch_geometric.data import Data
 
 from jurygcn.models.copies import in_use
-from jurygcn.objective import Objective
 
 # How many vectors travel through the graph together: bounds memory, not the result.
 CHUNK = 32
@@ -22,46 +23,40 @@ CHUNK = 32
 UNBATCHED = (RuntimeError, Warning)
 
 
-def node_gradients(objective: Objective, theta: Tensor) -> Tensor:
+class Differentiable(Protocol):
+    """A model on a graph as a function of its flat parameters."""
+
+    def node_losses(self, theta: Tensor) -> Tensor:
+        """The losses of the training nodes, (n,)."""
+
+    def outputs(self, theta: Tensor, nodes: Tensor | None = None, data: Data | None = None) -> Tensor:
+        """The logits at ``nodes``, (m, C)."""
+
+    def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
+        """The part of the graph that decides the outputs at ``nodes``, and their positions in it."""
+
+
+def node_gradients(model: Differentiable, theta: Tensor) -> Tensor:
     """Gradients of the training nodes' losses, (n, P)."""
-    return _rows(objective.node_losses, theta)
+    return _rows(model.node_losses, theta)
 
 
-def jacobian_rows(objective: Objective, theta: Tensor, nodes: Tensor) -> Tensor:
+def jacobian_rows(model: Differentiable, theta: Tensor, nodes: Tensor) -> Tensor:
     """Derivatives of the logits of ``nodes``, (m, C, P)."""
-    graph, rows = objective.local(nodes)
-    return _rows(lambda t: objective.outputs(t, rows, graph), theta)
+    graph, rows = model.local(nodes)
+    return _rows(lambda t: model.outputs(t, rows, graph), theta)
 
 
-def hessian_product(objective: Objective, theta: Tensor, block: Tensor, terms: Tensor | None = None) -> Tensor:
+def hessian_product(model: Differentiable, theta: Tensor, block: Tensor, terms: Tensor | None = None) -> Tensor:
     """Exact Hessian of the mean loss (without weight decay) times k vectors, (P, k) -> (P, k)."""
-    gradient = grad(lambda t: _mean_loss(objective, t, terms))
+    gradient = grad(lambda t: _mean_loss(model, t, terms))
     try:
         return _columns(lambda v: jvp(gradient, (theta,), (v,))[1], block)
     except UNBATCHED:
         with torch.enable_grad():
             at = theta.detach().requires_grad_(True)
-            (slope,) = torch.autograd.grad(_mean_loss(objective, at, terms), at, create_graph=True)
+            (slope,) = torch.autograd.grad(_mean_loss(model, at, terms), at, create_graph=True)
             return _backward_each(block.T @ slope, at).T
-
-
-def ggn_product(objective: Objective, theta: Tensor, block: Tensor) -> Tensor:
-    r"""Gauss-Newton matrix :math:`\frac1n \sum_i J_i^T S_i J_i` times k vectors, (P, k) -> (P, k)."""
-    graph, rows = objective.local(objective.train_nodes)
-
-    def outputs(t: Tensor) -> Tensor:
-        return objective.outputs(t, rows, graph)
-
-    z, pull = vjp(outputs, theta)[:2]
-    root = objective.loss.root(z.detach())
-
-    def product(v: Tensor) -> Tensor:
-        dz = jvp(outputs, (theta,), (v,))[1]
-        weighted = (root @ (root.transpose(1, 2) @ dz.unsqueeze(-1))).squeeze(-1)
-        pulled: Tensor = pull(weighted / objective.num_train)[0]
-        return pulled
-
-    return _columns(product, block)
 
 
 def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Tensor:
@@ -83,8 +78,8 @@ def outputs_along(function: Callable[[Tensor], Tensor], theta: Tensor, direction
     return along
 
 
-def _mean_loss(objective: Objective, theta: Tensor, terms: Tensor | None) -> Tensor:
-    losses = objective.node_losses(theta)
+def _mean_loss(model: Differentiable, theta: Tensor, terms: Tensor | None) -> Tensor:
+    losses = model.node_losses(theta)
     return (losses if terms is None else losses[terms]).mean()
 
 

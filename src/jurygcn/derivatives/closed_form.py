@@ -7,12 +7,13 @@ Flattening follows Eqs. (16)-(17): row-major vec of each weight matrix, layer af
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
+from jurygcn.graph.sparse import SparseMatrix
 from jurygcn.models.receptive_field import ReceptiveField, side_by_side
-from jurygcn.models.sparse import SparseMatrix
-from jurygcn.objective import Objective
 
 
 class ClosedForm:
@@ -24,11 +25,8 @@ class ClosedForm:
     (|V_l|, h_l), ones for the linear last layer; ``W[l]`` (h_{l-1}, h_l).
     """
 
-    def __init__(self, objective: Objective) -> None:
-        assert objective.gcn is not None
-        self.objective = objective
-        self.field: ReceptiveField = objective.train_field
-        weights = [W.detach() for W in objective.gcn.weights]
+    def __init__(self, field: ReceptiveField, weights: Sequence[Tensor], residual: Callable[[Tensor], Tensor]) -> None:
+        self.field = field
         Z = self.field.pre_activations(weights)
         self.L = len(weights)
         self.W: list[Tensor] = [torch.empty(0), *weights]
@@ -37,6 +35,7 @@ class ClosedForm:
         propagated = [hop @ self.field.sigma(z) for hop, z in zip(self.field.hops, Z)]
         self.AE: list[Tensor | SparseMatrix] = [torch.empty(0), self.field.inputs, *propagated]
         self.logits = Z[-1]
+        self.residual = residual(self.logits)  # derivative of each node's loss at its logits, (n, C)
 
     def hop(self, layer: int) -> SparseMatrix:
         r"""The slice of :math:`\hat A` that carries layer ``layer - 1`` to ``layer`` (2 <= layer <= L)."""
@@ -69,8 +68,7 @@ class ClosedForm:
         Implements: Eq. (9), Prop. 2.
         Shapes: (n, P).
         """
-        residual = self.objective.loss.residual(self.logits, self.objective.targets)  # (n, C)
-        return self.pull_back(torch.diag_embed(residual.T).permute(1, 2, 0))
+        return self.pull_back(torch.diag_embed(self.residual.T).permute(1, 2, 0))
 
     def jacobian_rows(self) -> Tensor:
         """Derivatives of every logit of every training node: Prop. 2 with unit cotangents, (n, C, P)."""
@@ -86,8 +84,7 @@ class ClosedForm:
         Implements: Eq. (10) summed over the training nodes.
         Shapes: entry l is (|V_l|, h_l).
         """
-        n = self.objective.num_train
-        G = self.objective.loss.residual(self.logits, self.objective.targets) / n
+        G = self.residual / len(self.residual)
         slopes = [G]
         for layer in range(self.L, 1, -1):
             G = self.hop(layer).T @ (slopes[0] @ self.W[layer].T)

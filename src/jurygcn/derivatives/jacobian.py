@@ -14,10 +14,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from jurygcn.derivatives import autodiff
 from jurygcn.derivatives.closed_form import ClosedForm
-from jurygcn.models.sparse import SparseMatrix
-from jurygcn.objective import Objective
+from jurygcn.graph.sparse import SparseMatrix
 
 # numbers in a temporary array, at most
 BETWEEN = 20_000_000
@@ -296,11 +294,8 @@ def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     return first.permute(2, 0, 3, 1)
 
 
-def jacobian_of(objective: Objective) -> Jacobian:
-    """The training nodes' Jacobian in the cheapest form the model allows."""
-    if objective.gcn is None:
-        return DenseJacobian(autodiff.jacobian_rows(objective, objective.theta, objective.train_nodes))
-    form = ClosedForm(objective)
+def closed_form_jacobian(form: ClosedForm) -> Jacobian:
+    """The training nodes' Jacobian of a GCN, in the cheapest form for its depth and sizes."""
     if form.L != 2:
         return DenseJacobian(form.jacobian_rows())
     AX, AE, W2 = form.AE[1], form.AE[2], form.W[2]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jurygcn.conformal.intervals import check_alpha, exact_rank
 from jurygcn.errors import DataError, SettingError
-from jurygcn.jackknife.intervals import check_alpha, exact_rank
 
 SCORES = ("lac", "aps", "daps")
 

@@ -14,8 +14,8 @@ import torch
 
 from jurygcn.data import cache_folder
 from jurygcn.errors import SettingError
-from jurygcn.files import changing, open_text
-from jurygcn.fingerprints import sealed, unsealed
+from jurygcn.io.files import changing, open_text
+from jurygcn.io.fingerprints import sealed, unsealed
 from jurygcn.progress import progress_bar
 
 Cell = dict[str, Any]

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn import semi
+from jurygcn import learning
+from jurygcn.baselines.classifier import logits_of, softmax_scores
 from jurygcn.checks import MOST_REPEATS, check_count, in_short
+from jurygcn.conformal.intervals import check_alpha
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import (
@@ -36,16 +38,14 @@ from jurygcn.evaluation import (
 )
 from jurygcn.evaluation.conformal import SCORES
 from jurygcn.experiments.cells import Cell, Cells, Row
-from jurygcn.fingerprints import fingerprint
-from jurygcn.jackknife import Jury
-from jurygcn.jackknife.intervals import check_alpha
-from jurygcn.jackknife.verdict import RANKINGS
-from jurygcn.semi.fitted import logits_of, softmax_scores
+from jurygcn.io.fingerprints import fingerprint
+from jurygcn.jury import Jury
+from jurygcn.verdict import RANKINGS
 
 JURY, GCN, CONFORMAL = "jury", "gcn", "split conformal"
 SOFTMAX = ("max_probability", "entropy")
 SAME = "the same GCN"
-PLAIN = semi.GCNClassifier(dropout=0.0)  # the jury needs a model at its optimum; others that can, take the same
+PLAIN = learning.GCNClassifier(dropout=0.0)  # the jury needs a model at its optimum; others that can, take the same
 LABELS, SPLITS, ALPHA = 60, 10, 0.1
 LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of PubMed's 3
 
@@ -54,19 +54,19 @@ LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of P
 class Contestant:
     """A method of the comparison: how it is made for a graph, and what it is given beyond the labels."""
 
-    make: Callable[[Data], semi.Method]
+    make: Callable[[str | None], learning.Method]
     model: str  # whose errors its scores are to catch
     extra: str = ""  # labels that it uses beyond those that all have
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "mc-dropout": Contestant(lambda _: semi.MCDropout(), "its own: GCN with dropout"),
-    "ensemble": Contestant(lambda _: semi.DeepEnsemble(network=PLAIN), "its own: 10 GCNs"),
-    "temperature": Contestant(lambda _: semi.TemperatureScaling(network=PLAIN), SAME, "validation"),
-    "energy": Contestant(lambda _: semi.Energy(network=PLAIN), SAME),
-    "laplace": Contestant(lambda _: semi.Laplace(network=PLAIN), "its own: GCN, last layer drawn"),
-    "gpn": Contestant(semi.GPNClassifier.for_graph, "its own: GPN", "validation"),
-    "sgnn": Contestant(lambda _: semi.SGNNClassifier(), "its own: S-GNN"),
+    "mc-dropout": Contestant(lambda _: learning.MCDropout(), "its own: GCN with dropout"),
+    "ensemble": Contestant(lambda _: learning.DeepEnsemble(network=PLAIN), "its own: 10 GCNs"),
+    "temperature": Contestant(lambda _: learning.TemperatureScaling(network=PLAIN), SAME, "validation"),
+    "energy": Contestant(lambda _: learning.Energy(network=PLAIN), SAME),
+    "laplace": Contestant(lambda _: learning.Laplace(network=PLAIN), "its own: GCN, last layer drawn"),
+    "gpn": Contestant(learning.GPNClassifier.preset, "its own: GPN", "validation"),
+    "sgnn": Contestant(lambda _: learning.SGNNClassifier(), "its own: S-GNN"),
 }
 METHODS = (JURY, CONFORMAL, *CONTESTANTS)
 MODELS = {JURY: SAME, GCN: SAME, **{name: contestant.model for name, contestant in CONTESTANTS.items()}}
@@ -79,6 +79,7 @@ class Setting:
     data: Data
     labels: int
     alpha: float
+    preset: str | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -96,7 +97,9 @@ class Setting:
             probabilities, scores, sets = judged(trial, self.alpha, seed)
         else:
             fitted = (
-                CONTESTANTS[method].make(trial.data).fit(trial.data, trial.labels, val_nodes=trial.split.val, seed=seed)
+                CONTESTANTS[method]
+                .make(self.preset)
+                .fit(trial.data, trial.labels, val_nodes=trial.split.val, seed=seed)
             )
             probabilities, sets = fitted.predict_proba(trial.split.test), None
             scores = {kind: fitted.uncertainty(kind, nodes=trial.split.test) for kind in fitted.uncertainties}
@@ -118,7 +121,7 @@ class Setting:
     def stamp(self, cell: Cell) -> str:
         """Everything that decides the cell's numbers."""
         method = cell["method"]
-        settings = CONTESTANTS[method].make(self.data) if method in CONTESTANTS else PLAIN
+        settings = CONTESTANTS[method].make(self.preset) if method in CONTESTANTS else PLAIN
         version = 2 if method == JURY else 1  # raised by hand when there is more to measure
         level = self.alpha if method in (JURY, CONFORMAL) else ""
         return f"{version} {self.labels} {level} {settings!r} {self.fingerprint}"
@@ -167,9 +170,9 @@ def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Ten
     """The GCN's probabilities at the test nodes, the jury's scores and the GCN's own, and the jury's label sets."""
     model, _ = PLAIN.train(trial.data, trial.labels, seed=seed)
     jury = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit()
-    verdict = jury.verdict(trial.split.test, second_opinion=True)
-    scores = {name: verdict.score(name) for name in RANKINGS} | softmax_scores(verdict.prediction)
-    return verdict.prediction, scores, verdict.label_sets(alpha)
+    verdict = jury.verdict(trial.split.test, with_panel=True)
+    scores = {name: verdict.uncertainty(name) for name in RANKINGS} | softmax_scores(verdict.outputs)
+    return verdict.outputs, scores, verdict.label_sets(alpha)
 
 
 def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
@@ -244,6 +247,7 @@ def evaluate(
     alpha: float = ALPHA,
     methods: Sequence[str] = METHODS,
     left_out: bool = True,
+    preset: str | None = None,
     keep: str | Path | None = None,
     finished: bool = False,
     progress: bool = False,
@@ -261,6 +265,7 @@ def evaluate(
         alpha: label sets are to miss the truth at most this often.
         methods: of ``METHODS``.
         left_out: also how well scores tell nodes of classes that were left out of training.
+        preset: settings that the methods' authors use for a certain graph, "pubmed"; None for those of all others.
         keep: a folder for evaluation.jsonl; the same call goes on from it after an interruption.
         finished: measure nothing more; sum up the splits on which everything is measured.
         progress: show a bar on stderr.
@@ -275,7 +280,7 @@ def evaluate(
     if labels is not None:
         check_count(labels, "labels", least=2)
     pool = len(paper_split(data, seed=0).pool)
-    setting = Setting(data, min(LABELS, pool) if labels is None else labels, alpha)
+    setting = Setting(data, min(LABELS, pool) if labels is None else labels, alpha, learning.check_preset(preset))
     Trial.of(data, setting.labels, 0)  # refuses too many labels before anything is trained
     gone = classes_to_leave_out(data) if left_out else 0
     wanted: list[Cell] = [

@@ -13,7 +13,7 @@ import pandas as pd
 from jurygcn.canvas import save_figure
 from jurygcn.checks import MOST_REPEATS, check_count
 from jurygcn.experiments.cells import Cell, Cells, Row, environment
-from jurygcn.files import replacing, write_text
+from jurygcn.io.files import replacing, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import pandas as pd
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn import semi
+from jurygcn import learning
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.evaluation import error_auroc, micro_f1
 from jurygcn.experiments.cells import Cell, Row
@@ -50,10 +50,11 @@ def measure(dataset: str, labels: int, seed: int, method: str) -> Row:
     """One fit on random labels of the paper's split."""
     data = load(dataset)
     split = paper_split(data, seed=seed)
-    return scored(semi.METHODS[method](data), data, split, random_labels(split.pool, labels, seed=seed), seed=seed)
+    nodes = random_labels(split.pool, labels, seed=seed)
+    return scored(learning.METHODS[method](learning.preset_for(dataset)), data, split, nodes, seed=seed)
 
 
-def scored(method: semi.Method, data: Data, split: Split, nodes: Tensor, *, seed: int) -> Row:
+def scored(method: learning.Method, data: Data, split: Split, nodes: Tensor, *, seed: int) -> Row:
     """Micro-F1 on the test nodes in %, how well the method's uncertainty tells its errors, and the fit's seconds."""
     started = time.perf_counter()
     fitted = method.fit(data, nodes, val_nodes=split.val, seed=seed)
@@ -66,10 +67,10 @@ def scored(method: semi.Method, data: Data, split: Split, nodes: Tensor, *, seed
 
 def stamp(cell: Cell) -> str:
     """The settings of the method on this graph."""
-    return stamp_of(semi.METHODS[cell["method"]](load(cell["dataset"])))
+    return stamp_of(learning.METHODS[cell["method"]](learning.preset_for(cell["dataset"])))
 
 
-def stamp_of(method: semi.Method) -> str:
+def stamp_of(method: learning.Method) -> str:
     """The method's settings; the number is raised by hand when a method itself changes."""
     return f"1 {method!r}"
 

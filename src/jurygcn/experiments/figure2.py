@@ -19,7 +19,7 @@ from jurygcn.experiments.cells import Cell, Row
 from jurygcn.experiments.experiment import Experiment, Scope
 from jurygcn.experiments.memory import VERDICT, measured_apart
 from jurygcn.experiments.paper import SPEEDUP, SPEEDUP_LABELS
-from jurygcn.jackknife import Jury
+from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField
 from jurygcn.models.training import train
@@ -54,13 +54,13 @@ def measure(part: str, **cell: Any) -> Row:
 def timed(dataset: str, labels: int) -> Row:
     """Seconds of jurors and verdicts of all nodes, and of retraining one juror, by turns; the best of each."""
     data = timing_graph(dataset)
-    mode = "auto" if dataset in graphs.CITATION else "linearized"
+    votes = "auto" if dataset in graphs.CITATION else "linearized"
     nodes = torch.randperm(int(data.num_nodes), generator=torch.Generator().manual_seed(0))[:labels]
     model, juror = (GCN(data.x.shape[1], HIDDEN, int(data.num_classes)) for _ in range(2))
     train(model, data, nodes, epochs=EPOCHS, weight_decay=DECAY)
     without = torch.ones(labels).index_fill_(0, torch.tensor([0]), 0.0)
     calls: dict[str, Callable[[], object]] = {
-        "jury": lambda: Jury(model, data, nodes, weight_decay=DECAY, mode=mode).fit().verdict(),
+        "jury": lambda: Jury(model, data, nodes, weight_decay=DECAY, votes=votes).fit().verdict(),
         "own": lambda: train(juror, data, nodes, epochs=EPOCHS, weight_decay=DECAY, node_weights=without),
         "whole": lambda: full_batch_epochs(data, nodes[1:], EPOCHS_TIMED),
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from jurygcn import active, semi
+from jurygcn import active, learning
 from jurygcn.active.protocol import PAPER as PROTOCOL
 from jurygcn.active.simple import widest
 from jurygcn.canvas import canvas, looks
@@ -57,7 +57,7 @@ def by_tau(value: float, dataset: str, seed: int) -> float:
     data = load(dataset)
     split = paper_split(data, seed=seed)
     nodes = random_labels(split.pool, figure1.LABELS[counterpart(dataset)][STEP - 1], seed=seed)
-    fitted = semi.Reweighting(tau=value).fit(data, nodes, seed=seed)
+    fitted = learning.Reweighting(tau=value).fit(data, nodes, seed=seed)
     return micro_f1(fitted.predict(split.test), data.y[split.test])
 
 
@@ -109,7 +109,7 @@ EXPERIMENT = Experiment(
     ),
     cells=cells,
     measure=measure,
-    stamp=lambda cell: f"1 {active.Recipe() if cell['part'] == '2α' else semi.Reweighting(tau=cell['value'])!r}",
+    stamp=lambda cell: f"1 {active.Recipe() if cell['part'] == '2α' else learning.Reweighting(tau=cell['value'])!r}",
     summary=summary,
     shown=shown,
     draw=draw,

@@ -16,7 +16,7 @@ from jurygcn.evaluation import micro_f1
 from jurygcn.experiments import figure1
 from jurygcn.experiments.cells import Row
 from jurygcn.experiments.graphs import load
-from jurygcn.jackknife import Jury
+from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.training import train
 
@@ -78,7 +78,7 @@ def verdict_of_everyone(dataset: str, labels: int, seed: int) -> Row:
     model = GCN(data.x.shape[1], 16, int(data.num_classes))
     train(model, data, nodes, weight_decay=5e-4, seed=seed)
     verdict = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict()
-    return {"micro_f1": 100 * micro_f1(verdict.label[split.test], data.y[split.test])}
+    return {"micro_f1": 100 * micro_f1(verdict.predicted_class[split.test], data.y[split.test])}
 
 
 def main() -> None:

@@ -32,12 +32,12 @@ def cells(scope: Scope) -> Iterator[Cell]:
 
 def measure(dataset: str, method: str, seed: int) -> Row:
     """One run of the paper's protocol."""
-    return run_on(load(dataset), method, seed)
+    return run_on(load(dataset), method, seed, dataset=dataset)
 
 
-def run_on(data: Data, strategy: str, seed: int, *, recipe: active.Recipe | None = None) -> Row:
+def run_on(data: Data, strategy: str, seed: int, *, dataset: str, recipe: active.Recipe | None = None) -> Row:
     """One run: at every step labels, accuracy, Micro-F1 and the seconds of choosing; the initial labels first."""
-    initial, budget, step = PROTOCOL.get(counterpart(data.name), (None, None, None))
+    initial, budget, step = PROTOCOL.get(counterpart(dataset), (None, None, None))
     history = active.run(data, strategy, seed=seed, initial=initial, budget=budget, step=step, recipe=recipe)
     return {key: [getattr(step, key) for step in history.steps] for key in KEPT}
 

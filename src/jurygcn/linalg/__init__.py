@@ -3,7 +3,7 @@
 from .cg import CG
 from .choose import SOLVERS, Choice, choose
 from .direct import Direct
-from .dual import Dual, PreparedDual
+from .dual import Dual
 from .minres import MINRES
 from .neumann import Neumann
 from .operator import (
@@ -36,7 +36,6 @@ __all__ = [
     "Neumann",
     "Operator",
     "Prepared",
-    "PreparedDual",
     "Solution",
     "Solver",
     "choose",

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from ..errors import SolverError
 from .operator import Operator
-from .solution import Solution, require, require_finite, solve_and_refine
+from .solution import Prepared, Solution, require, require_finite, solve_and_refine
 from .spectrum import condition_number
+
+# Below this, what an explicit inverse leaves of I − M_ii has lost too many digits.
+CANCELLING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def _factorise(matrix: Tensor) -> Factors | None:
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedDirect:
+class PreparedDirect(Prepared):
     """A factorised matrix; `condition` is its estimated condition number."""
 
     operator: Operator
@@ -95,3 +98,11 @@ class PreparedDirect:
             tolerance=self.tolerance,
             condition=self.condition,
         )
+
+    def retention(self) -> Tensor:
+        """By one product with the inverse; by solves, which are refined, where that loses too many digits."""
+        leverage = self.factor.congruences(self.factors.inverse())
+        retention = torch.eye(leverage.shape[1], dtype=leverage.dtype, device=leverage.device) - leverage
+        if float(torch.linalg.eigvalsh(retention)[:, 0].min()) > CANCELLING:
+            return retention
+        return super().retention()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,10 @@ from torch import Tensor
 
 from ..errors import SolverError
 from .operator import LowRankOperator, Operator
-from .solution import Solution, largest_norm, require, require_finite, solve_and_refine
+from .solution import Prepared, Solution, largest_norm, require, require_finite, solve_and_refine
+
+# A term's solution may be this inexact, relative to its length, before it is computed in the operator's precision.
+INEXACT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Dual:
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedDual:
+class PreparedDual(Prepared):
     """I + K = L Lᵀ.
 
     Shapes: inverse_diagonal (P,), cholesky (k, k).
@@ -76,6 +80,8 @@ class PreparedDual:
         condition: an upper bound of the condition number of A, ‖I + K‖₁ max d / min d.
         tolerance: the largest relative residual that is accepted.
     """
+
+    least_retention: ClassVar[float] = 0.0  # a block of an inverse, no difference: positive as computed
 
     operator: LowRankOperator
     inverse_diagonal: Tensor
@@ -100,30 +106,46 @@ class PreparedDual:
         inner = torch.cholesky_solve(factor.matmul(scaled), self.cholesky)
         return scaled - weights * factor.transpose_matmul(inner)
 
+    @cached_property
     def capacitance_inverse(self) -> Tensor:
-        """(I + K)⁻¹, (k, k)."""
+        """(I + K)⁻¹ = I − M, (k, k)."""
         return torch.cholesky_inverse(self.cholesky)
 
-    def retention_blocks(self, block_size: int) -> Tensor:
-        """The diagonal blocks of (I + K)⁻¹ = I − M: what leaving a term out has to invert.
+    def retention(self) -> Tensor:
+        """The diagonal blocks of (I + K)⁻¹, accurate even where M is close to I. Shapes: (n, K, K)."""
+        K = self.factor.block
+        n = self.factor.rows // K
+        return self.capacitance_inverse.view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
 
-        As (L⁻¹E)ᵀ(L⁻¹E) they are positive semi-definite as computed, and accurate even where M is close to I.
+    def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
+        """A⁻¹ U_iᵀ w_i = d⁻¹ Uᵀ (I + K)⁻¹_{:,i} w_i: in the dual space up to one product with Uᵀ at the end."""
+        n, K = weights.shape
+        inverse = self.capacitance_inverse.view(n * K, n, K).transpose(0, 1)
+        columns = torch.bmm(inverse, weights.unsqueeze(-1)).squeeze(-1).T  # (k, n)
+        wanted = torch.zeros(n, K, n, dtype=weights.dtype, device=weights.device)
+        wanted.diagonal(dim1=0, dim2=2).copy_(weights.T)
+        defect = self.cholesky @ (self.cholesky.T @ columns) - wanted.view(n * K, n)
+        lengths = weights.norm(dim=1).clamp_min(torch.finfo(weights.dtype).tiny)
+        residual = float((defect.norm(dim=0) / lengths).max())
+        value = self._leave_dual(columns if len(terms) == n else columns[:, terms], dtype)
+        return Solution(value, residual, 1, Dual.name, residual < self.tolerance)
 
-        Shapes: rows n·C, block_size C -> (n, C, C).
+    def _leave_dual(self, columns: Tensor, dtype: torch.dtype) -> Tensor:
+        """d⁻¹ Uᵀ c for each column c, in ``dtype`` where that is exact enough, else in the operator's precision.
+
+        Where terms say almost the same, large entries of c cancel in Uᵀ c: its length, cᵀ K c in the norm of d⁻¹, is
+        then small beside |c|² tr K.
+
+        Shapes: (k, s) -> (P, s).
         """
-        rows = self.cholesky.shape[0]
-        require(block_size >= 1 and rows % block_size == 0, "block_size", f"to divide {rows} rows", block_size)
-        identity = torch.eye(rows, dtype=self.cholesky.dtype, device=self.cholesky.device)
-        inverse = torch.linalg.solve_triangular(self.cholesky, identity, upper=False)
-        columns: Tensor = inverse.reshape(rows, rows // block_size, block_size).transpose(0, 1)
-        return torch.bmm(columns.mT, columns)
-
-    def leverage_blocks(self, block_size: int) -> Tensor:
-        """The diagonal blocks of M = K (I + K)⁻¹ = I − (I + K)⁻¹, not clamped.
-
-        With U_i the C rows of term i, (A − U_iᵀU_i)⁻¹ = A⁻¹ + A⁻¹U_iᵀ(I − M_ii)⁻¹U_iA⁻¹.
-
-        Shapes: rows n·C, block_size C -> (n, C, C).
-        """
-        retention = self.retention_blocks(block_size)
-        return torch.eye(block_size, dtype=retention.dtype, device=retention.device) - retention
+        weights, L = self.inverse_diagonal[:, None], self.cholesky
+        value: Tensor = self.factor.cast(dtype).transpose_matmul(columns.to(dtype)) * weights.to(dtype)
+        if dtype != columns.dtype:
+            lengths = columns.square().sum(dim=0)
+            kept = ((L.T @ columns).square().sum(dim=0) - lengths).clamp_min(0.0)
+            trace = L.square().sum() - len(L)
+            error = torch.finfo(dtype).eps ** 2 * lengths * trace
+            inexact = (error > INEXACT**2 * kept).nonzero().squeeze(1)
+            if len(inexact):
+                value[:, inexact] = (self.factor.transpose_matmul(columns[:, inexact]) * weights).to(dtype)
+        return value

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import SolverError
 from .krylov import check_settings, iterate
 from .operator import Operator
-from .solution import Solution, require_finite
+from .solution import Prepared, Solution, require_finite
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MINRES:
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedMINRES:
+class PreparedMINRES(Prepared):
     """An operator with the settings to solve it."""
 
     operator: Operator

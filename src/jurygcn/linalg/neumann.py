@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import SolverError
 from .operator import FiniteSumOperator, Operator
 from .shift import shift
-from .solution import Solution, largest_norm, require, require_finite, unit_columns
+from .solution import Prepared, Solution, largest_norm, require, require_finite, unit_columns
 from .spectrum import extreme_eigenvalues
 
 
@@ -99,7 +99,7 @@ class Neumann:
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedNeumann:
+class PreparedNeumann(Prepared):
     """An operator on which the recursion converges.
 
     Attributes:

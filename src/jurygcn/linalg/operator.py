@@ -52,11 +52,27 @@ class FiniteSumOperator(Operator, Protocol):
 
 
 class Factor(Protocol):
-    """The rows U of a low-rank term Uᵀ U; may be structured and need never be dense."""
+    """The rows U of a low-rank term Uᵀ U; may be structured and need never be dense.
+
+    The rows come in n blocks U_i of equal size, one for each term of a sum Σ_i U_iᵀ U_i.
+    """
 
     @property
     def rows(self) -> int:
         """k."""
+
+    @property
+    def block(self) -> int:
+        """K, the rows of one term; n K = k."""
+
+    def cast(self, dtype: torch.dtype) -> Factor:
+        """The same rows in another precision."""
+
+    def each(self, weights: Tensor) -> Tensor:
+        """U_iᵀ w_i for every term. Shapes: (n, K) -> (n, P)."""
+
+    def congruences(self, matrix: Tensor) -> Tensor:
+        """U_i A U_iᵀ for every term, A symmetric. Shapes: (P, P) -> (n, K, K)."""
 
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
         """U diag(w) Uᵀ as a fresh tensor, which the caller may overwrite. Shapes: (P,) -> (k, k)."""
@@ -124,9 +140,30 @@ class DenseOperator:
 
 @dataclass(frozen=True, eq=False)
 class DenseFactor:
-    """Rows U that are held as a k × P matrix."""
+    """Rows U that are held as a k × P matrix, in terms of ``block`` rows each."""
 
     matrix: Tensor
+    block: int = 1
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or self.matrix.shape[0] % self.block:
+            raise SettingError(f"expected block to divide {self.matrix.shape[0]} rows, got {self.block}")
+
+    def cast(self, dtype: torch.dtype) -> DenseFactor:
+        """The same rows in another precision."""
+        return DenseFactor(self.matrix.to(dtype), self.block)
+
+    def each(self, weights: Tensor) -> Tensor:
+        """U_iᵀ w_i for every term. Shapes: (n, K) -> (n, P)."""
+        return torch.einsum("nk,nkp->np", weights, self._terms)
+
+    def congruences(self, matrix: Tensor) -> Tensor:
+        """U_i A U_iᵀ for every term. Shapes: (P, P) -> (n, K, K)."""
+        return self._terms @ matrix @ self._terms.mT
+
+    @property
+    def _terms(self) -> Tensor:
+        return self.matrix.view(-1, self.block, self.matrix.shape[1])
 
     @property
     def rows(self) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from ..checks import all_finite
 from ..errors import SettingError, SolverError
-from .operator import Operator
+from .operator import Factor, LowRankOperator, Operator
+
+# Right-hand sides that are solved for at once where M_ii has no closed form.
+COLUMNS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +40,48 @@ class Solution:
     converged: bool
 
 
-class Prepared(Protocol):
-    """An operator that a solver has checked, and factorised if that is how it works."""
+class Prepared(ABC):
+    """An operator that a solver has checked, and factorised if that is how it works.
 
+    For an operator A = diag(d) + Σ_i U_iᵀ U_i there are two more questions, which leaving a term out asks. They are
+    answered by `solve` here; a solver that knows a shorter way has its own.
+    """
+
+    operator: Operator
+
+    # An eigenvalue of I − M_ii below this is rounding error: here it is a difference of two nearly equal matrices.
+    least_retention: ClassVar[float] = 1e-8
+
+    @abstractmethod
     def solve(self, block: Tensor) -> Solution:
         """Solve A X = B. Shapes: (P, k) -> Solution with value (P, k)."""
+
+    def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:  # noqa: ARG002
+        """A⁻¹ U_iᵀ w_i for some terms i; a solver may answer in the lower precision ``dtype``.
+
+        Shapes: weights (n, K), terms (s,) -> Solution with value (P, s).
+        """
+        return self.solve(self.factor.each(weights)[terms].mT.contiguous())
+
+    def retention(self) -> Tensor:
+        """I − M_ii with M_ii = U_i A⁻¹ U_iᵀ for every term: what leaving the term out has to invert, (n, K, K)."""
+        rows, K = self.factor.rows, self.factor.block
+        eye = torch.eye(rows, dtype=self.operator.dtype, device=self.operator.device)
+        step = max(1, COLUMNS // K) * K
+        blocks = []
+        for start in range(0, rows, step):
+            solved = self.solve(self.factor.transpose_matmul(eye[:, start : start + step])).value  # A⁻¹ U_iᵀ
+            M = self.factor.matmul(solved)[start : start + step]
+            terms = M.shape[0] // K
+            blocks.append(M.view(terms, K, terms, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1))
+        return torch.eye(K, dtype=eye.dtype, device=eye.device) - torch.cat(blocks)
+
+    @property
+    def factor(self) -> Factor:
+        """U, if the operator has one."""
+        if not isinstance(self.operator, LowRankOperator):
+            raise SolverError("leaving a term out needs an operator of the form diag + UᵀU, such as curvature='ggn'")
+        return self.operator.factor
 
 
 class Solver(Protocol):

@@ -11,8 +11,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from jurygcn.models.receptive_field import ReceptiveField, reached_rows
-from jurygcn.models.sparse import SparseMatrix, can_sum_rows, index_type, sum_rows
+from jurygcn.graph.propagation import reached_rows
+from jurygcn.graph.sparse import SparseMatrix, can_sum_rows, index_type, sum_rows
+from jurygcn.models.receptive_field import ReceptiveField
 
 
 def drop(values: Tensor, rate: float) -> Tensor:

@@ -13,9 +13,9 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.inits import glorot
 
-from jurygcn.archives import room
 from jurygcn.checks import MOST_HIDDEN, MOST_LAYERS, check_count, check_dropout
 from jurygcn.errors import ModelError, SettingError
+from jurygcn.io.archives import room
 
 # the activation between layers, and its derivative as a function of the pre-activation
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {

@@ -7,7 +7,7 @@ propagated once, and only the rows that reach the asked nodes are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,16 +16,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
-from jurygcn.data.contents import Contents, check_same, contents
-from jurygcn.data.given import check_graph
+from jurygcn.data.checked_input import check_graph
+from jurygcn.graph.propagation import Propagation, graph_cache, is_everything, reached_rows
+from jurygcn.graph.sparse import SparseMatrix
 from jurygcn.models.gcn import ACTIVATIONS, GCN
-from jurygcn.models.sparse import SparseMatrix
-
-# Below this share of non-zeros a sparse product beats a dense one on CPUs.
-SPARSE_DENSITY = 0.25
 
 # Up to this many hidden columns a block-diagonal product beats one product per model.
 BLOCK_DIAGONAL = 128
@@ -36,101 +32,6 @@ LANES = 16
 # Columns of the dense factor in one sparse product, where we can choose: a row is a few cache lines then. Where there
 # are few rows, arrays may have so many numbers.
 COLUMNS, NUMBERS = 96, 100_000
-
-
-def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matrix:
-    r"""Renormalised adjacency :math:`\hat A = \tilde D^{-1/2}(A + I)\tilde D^{-1/2}` of ``data``.
-
-    Shapes: (N, N) sparse; row v holds what node v receives.
-    """
-    num_nodes = int(data.num_nodes)
-    source, target = data.edge_index.cpu().numpy()
-    loops = source == target
-    weight = getattr(data, "edge_weight", None)
-    values = (
-        np.ones(len(source), dtype=dtype) if weight is None else weight.detach().cpu().double().numpy().astype(dtype)
-    )
-    self_weight = np.ones(num_nodes, dtype=dtype)
-    if loops.any():  # a given self-loop replaces the added one, as in PyG
-        self_weight[source[loops]] = values[loops]
-    carrying = ~loops & (values != 0)  # an edge of weight 0 carries no message
-    nodes = np.arange(num_nodes)
-    rows, columns = np.concatenate([target[carrying], nodes]), np.concatenate([source[carrying], nodes])
-    entries = np.concatenate([values[carrying], self_weight])
-    # The diagonal stays even where it is 0: a node is in its own closed neighbourhood.
-    adjacency = sp.csr_matrix((entries, (rows, columns)), shape=(num_nodes, num_nodes))
-    degree = np.asarray(adjacency.sum(axis=1)).ravel()
-    scale = np.zeros_like(degree)
-    np.power(degree, -0.5, out=scale, where=degree > 0)
-    adjacency.data *= np.repeat(scale, np.diff(adjacency.indptr)) * scale[adjacency.indices]
-    return adjacency
-
-
-@dataclass(frozen=True, eq=False)
-class Propagation:
-    r"""A graph's :math:`\hat A`, X and :math:`\hat A X`, computed once and shared.
-
-    Features and their propagation stay sparse where they are mostly zeros (bags of words).
-    """
-
-    adjacency: sp.csr_matrix
-    features: sp.csr_matrix | None
-    inputs: sp.csr_matrix | np.ndarray[Any, Any]
-
-    @staticmethod
-    def of(data: Data) -> Propagation:
-        """The propagation of ``data``; remembered until its features or edges change."""
-        return remembered(data).propagation
-
-    @staticmethod
-    def _compute(data: Data) -> Propagation:
-        # float64 features (tests, careful users) keep their precision; everything else is float32
-        kind = torch.float64 if data.x.dtype == torch.float64 else torch.float32
-        x = data.x.detach().cpu().to(kind).numpy()
-        adjacency = normalized_adjacency(data, dtype=x.dtype)
-        if np.count_nonzero(x) > SPARSE_DENSITY * x.size:
-            product = SparseMatrix(adjacency, dtype=kind, device=torch.device("cpu")) @ torch.from_numpy(x)
-            return Propagation(adjacency, None, product.numpy())
-        features = sp.csr_matrix(x)
-        inputs = sp.csr_matrix(adjacency @ features)
-        dense_enough = inputs.nnz > SPARSE_DENSITY * x.size
-        return Propagation(adjacency, features, inputs.toarray() if dense_enough else inputs)
-
-    @cached_property
-    def averaging(self) -> sp.csr_matrix:
-        r"""The mean over closed neighbourhoods, :math:`\tilde D^{-1}(A + I)` without edge weights."""
-        A = self.adjacency
-        values = np.repeat((1.0 / np.diff(A.indptr)).astype(A.dtype), np.diff(A.indptr))
-        return sp.csr_matrix((values, A.indices, A.indptr), shape=A.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Remembered:
-    """What is remembered of a graph in a certain state; apart from each other, so that both go when it goes.
-
-    Attributes:
-        contents: of the graph.
-        propagation: of the graph.
-        whole: receptive fields of all nodes.
-    """
-
-    contents: Contents
-    propagation: Propagation
-    whole: dict[Any, ReceptiveField] = field(default_factory=dict)
-
-
-# forgotten together with the graph's edge_index
-_memory: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
-def remembered(data: Data) -> Remembered:
-    """What is remembered of ``data``, made anew where its features or edges have changed."""
-    data = check_graph(data)
-    found: Remembered | None = _memory.get(data.edge_index)
-    if found is None or found.contents != contents(data):
-        check_same(data)
-        found = _memory[data.edge_index] = Remembered(contents(data), Propagation._compute(data))
-    return found
 
 
 class ReceptiveField:
@@ -175,11 +76,12 @@ class ReceptiveField:
         place: dict[str, Any] = {"dtype": dtype or first.dtype, "device": first.device}
         if not is_everything(nodes, int(data.num_nodes)):
             return cls(data, nodes, layers, activation=model.activation, **place)
-        known = remembered(data).whole
+        known = graph_cache(data).whole
         key = (layers, model.activation, *place.values())
         if key not in known:
             known[key] = cls(data, nodes, layers, activation=model.activation, **place)
-        return known[key]
+        found: ReceptiveField = known[key]
+        return found
 
     @cached_property
     def inputs(self) -> SparseMatrix | Tensor:
@@ -310,22 +212,6 @@ class Tangents:
             assert self.directions is not None
             D = D @ self.weight + torch.einsum("uh,khc->ukc", self.carried[rows], self.directions)
         return D.transpose(1, 2).contiguous()
-
-
-def is_everything(nodes: Tensor, num_nodes: int) -> bool:
-    """Whether ``nodes`` are all nodes in order."""
-    return len(nodes) == num_nodes and bool((nodes == torch.arange(num_nodes, device=nodes.device)).all())
-
-
-def reached_rows(
-    matrix: sp.csr_matrix, nodes: np.ndarray[Any, Any], *, everything: bool = False
-) -> tuple[sp.csr_matrix, np.ndarray[Any, Any]]:
-    """The rows of ``nodes``, cut to the columns they reach, and those columns."""
-    if everything:
-        return matrix, nodes
-    rows = matrix[nodes]
-    below = np.unique(rows.indices)
-    return rows[:, below], below
 
 
 def widens(weights: Tensor) -> bool:

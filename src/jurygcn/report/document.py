@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jurygcn.errors import DataError
-from jurygcn.files import read_json, write_text
-from jurygcn.fingerprints import sealed, unsealed
+from jurygcn.io.files import read_json, write_text
+from jurygcn.io.fingerprints import sealed, unsealed
 from jurygcn.report.page import render
 from jurygcn.report.possible import check_content
 

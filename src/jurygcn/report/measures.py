@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jurygcn import evaluation as measure
-from jurygcn.jackknife import Verdict
+from jurygcn.verdict import Verdict
 
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 BARS, POINTS = 20, 60
@@ -48,7 +48,7 @@ class Evidence:
     @property
     def wrong(self) -> Tensor:
         """At the tested nodes, whether the predicted class is not the true one, (t,) bool."""
-        return self.verdict.label[self.tested] != self.truth[self.tested]
+        return self.verdict.predicted_class[self.tested] != self.truth[self.tested]
 
 
 def headline(found: Evidence) -> list[dict[str, str]]:
@@ -70,7 +70,7 @@ def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
     asked = f"{verdict.claim(found.alpha).brief}, see the notes"
     held = f"of test nodes have their true label in the set; {asked}"
     tiles = [
-        ("Accuracy", percent(measure.accuracy(verdict.label[tested], truth)), on),
+        ("Accuracy", percent(measure.accuracy(verdict.predicted_class[tested], truth)), on),
         ("Sets that hold", percent(measure.set_coverage(sets[tested], truth)), held),
         *tiles,
     ]
@@ -79,14 +79,14 @@ def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
         tiles.append(
             ("Decided and right", percent(alone), "of test nodes with one label in the set: it is the true one")
         )
-    auroc = measure.error_auroc(verdict.score()[tested], wrong)
+    auroc = measure.error_auroc(verdict.uncertainty()[tested], wrong)
     if auroc == auroc:
         words = f"how often a wrong prediction is more uncertain than a right one (AUROC {auroc:.3f}"
-        if len(verdict.second_opinion):
-            words += f"; by second opinion {measure.error_auroc(verdict.second_opinion[tested], wrong):.3f}"
+        if len(verdict.panel_doubt):
+            words += f"; by the ridge panel {measure.error_auroc(verdict.panel_doubt[tested], wrong):.3f}"
         words += ")"
         tiles.append(("Errors found", percent(auroc), words))
-    off = measure.ece(verdict.prediction[tested], truth)
+    off = measure.ece(verdict.outputs[tested], truth)
     tiles.append(("Calibration error", percent(off), "mean gap between stated probability and accuracy (ECE)"))
     return tiles
 
@@ -98,7 +98,7 @@ def _interval_tiles(found: Evidence) -> list[tuple[str, str, str]]:
     tiles = [("Interval width", usual, "the median over all nodes")]
     if len(found.tested):
         held = f"of {len(found.tested):,} test nodes have their target inside"
-        error = found.verdict.prediction[found.tested, 0] - found.truth[found.tested]
+        error = found.verdict.outputs[found.tested, 0] - found.truth[found.tested]
         tiles = [
             ("Intervals that hold", percent(float(found.covered.double().mean())), held),
             *tiles,
@@ -121,7 +121,7 @@ def charts(found: Evidence) -> dict[str, Any]:
 
 def score_histogram(found: Evidence) -> dict[str, Any]:
     """How many nodes have which score, by what is known of their predictions."""
-    score = found.verdict.score().reshape(-1)
+    score = found.verdict.uncertainty().reshape(-1)
     finite = score.isfinite()
     state = torch.full((len(score),), 2)  # not tested
     state[found.tested] = (~found.covered if not found.classify else found.wrong).long()
@@ -142,11 +142,11 @@ def score_histogram(found: Evidence) -> dict[str, Any]:
 
 def _sizes(found: Evidence) -> dict[str, Any]:
     sizes = found.verdict.set_size(found.alpha)
-    return {"counts": torch.bincount(sizes, minlength=found.verdict.prediction.shape[1] + 1).tolist()}
+    return {"counts": torch.bincount(sizes, minlength=found.verdict.outputs.shape[1] + 1).tolist()}
 
 
 def _reliability(found: Evidence) -> dict[str, Any]:
-    bins = measure.reliability(found.verdict.prediction[found.tested], found.truth[found.tested])
+    bins = measure.reliability(found.verdict.outputs[found.tested], found.truth[found.tested])
     full = bins.count > 0
     columns = {"confidence": bins.confidence, "accuracy": bins.accuracy, "count": bins.count}
     return {"ece": bins.ece, **{name: values[full].tolist() for name, values in columns.items()}}
@@ -163,7 +163,7 @@ def _levels(found: Evidence) -> dict[str, Any]:
 
 
 def _risk(found: Evidence) -> dict[str, Any]:
-    curve = measure.risk_coverage(found.verdict.score()[found.tested], found.wrong)
+    curve = measure.risk_coverage(found.verdict.uncertainty()[found.tested], found.wrong)
     picked = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).astype(int))
     return {"kept": curve.coverage[picked].tolist(), "accuracy": (1 - curve.risk[picked]).tolist()}
 

@@ -1,0 +1,92 @@
+"""From counts to the verdict: step 11 of Algorithm 2."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jurygcn.checks import all_finite
+from jurygcn.conformal.asked import Asked
+from jurygcn.conformal.averaging import NeighbourAverages
+from jurygcn.conformal.claims import Grounds
+from jurygcn.conformal.counts import Counts
+from jurygcn.conformal.predictions import predictions_at
+from jurygcn.errors import ModelError
+from jurygcn.graph.neighbourhood import num_hops, other_source_within
+from jurygcn.verdict import Verdict
+
+# What the width measures (Prop. 1) where no other label is near, and where one is.
+KINDS = np.array(["aleatoric+epistemic", "epistemic"], dtype=object)
+
+
+class Counter(Protocol):
+    """What counts votes, exactly or to first order.
+
+    Attributes:
+        asked: what is asked, about which nodes, and of which jurors.
+        outputs: the trained model's predictions at the asked nodes, (m, C).
+    """
+
+    asked: Asked
+    outputs: Tensor
+
+    def averaged_outputs(self, steps: int) -> Tensor | None:
+        """The trained model's predictions averaged over neighbourhoods so often, (m, C), if they are known."""
+
+
+def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
+    """The verdict from the counts of all jurors."""
+    asked, outputs = counter.asked, counter.outputs
+    _check(asked, counts)
+    speakers, everyone = asked.speakers(), asked.own(torch.arange(asked.num_jurors))
+    lower, upper = counts.bounds.bounds(asked.quantity(outputs), speakers, everyone)
+    best = counts.best_average if asked.classify else 0
+    return Verdict(
+        nodes=asked.nodes,
+        outputs=outputs,
+        lower=lower.squeeze(1),
+        upper=upper.squeeze(1),
+        num_jurors=speakers,
+        kinds=_kinds(asked),
+        loo_errors=torch.cat(counts.bounds.errors).squeeze(1),
+        loo_variance=counts.spread.variance(speakers),
+        label_flips=counts.spread.flips / speakers.clamp_min(1),
+        neighbour_doubt=_neighbour_doubt(counter) if asked.classify else torch.empty(0),
+        alpha=asked.question.alpha,
+        diffusion=best,
+        label_counts=counts.labels[best].counts if asked.classify else None,
+        names=getattr(asked.engine.data, "class_names", None),
+        grounds=grounds,
+    )
+
+
+def _check(asked: Asked, counts: Counts) -> None:
+    """Refuse votes that are not numbers: sums hold a NaN if any of them is."""
+    if not all(all_finite(part) for part in (counts.spread.square, *counts.bounds.errors)):
+        raise ModelError(
+            f"Some jurors' outputs are beyond the range of {asked.engine.source_dtype}, so their votes are not "
+            "numbers: pass the weight decay the model was trained with, scale the features, or use model.double()."
+        )
+
+
+def _kinds(asked: Asked) -> list[str]:
+    """Which uncertainty the width measures at each node. Implements: Prop. 1 and its remark."""
+    engine = asked.engine
+    hops = num_hops(engine.model)
+    near = other_source_within(engine.data.edge_index, engine.train_nodes, int(engine.data.num_nodes), hops)
+    kinds: list[str] = KINDS[near[asked.nodes].cpu().numpy().astype(int)].tolist()
+    return kinds
+
+
+def _neighbour_doubt(counter: Counter) -> Tensor:
+    """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""
+    share = counter.averaged_outputs(2)
+    if share is None:
+        engine = counter.asked.engine
+        around = NeighbourAverages(engine.data, counter.asked.nodes, 2)
+        share = around(predictions_at(engine, around.reach))[2][:, :, 0]
+    predicted = counter.outputs.argmax(dim=1, keepdim=True)
+    return 1.0 - share.gather(1, predicted).squeeze(1)

@@ -1,0 +1,1 @@
+"""What the jury is compared with: classifiers with uncertainty, with their authors' settings."""

@@ -1,0 +1,222 @@
+"""From a name to a trained model: what train, quantify, demo and doctor have in common."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric
+from torch import Tensor
+from torch_geometric.data import Data
+
+import jurygcn
+from jurygcn.active.labels import has_labels, read_labels, with_classes
+from jurygcn.checks import all_finite
+from jurygcn.cli.checkpoint import load_gcn
+from jurygcn.cli.nodes import Recorded, checked, read_nodes, recorded_beside
+from jurygcn.cli.options import DEFAULT_WEIGHT_DECAY
+from jurygcn.cli.reporting import busy, say
+from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
+from jurygcn.errors import DataError, ModelError, SettingError
+from jurygcn.io.fingerprints import fingerprint, state
+from jurygcn.models import GCN, Training, train
+
+DEFAULT_LABELS = 100
+EVERY_LABEL = Path("all")  # as --train-nodes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to train, and on which nodes; None stands for the default."""
+
+    labels: int | None = None
+    per_class: int | None = None
+    train_nodes: Path | None = None
+    checkpoint: Path | None = None
+    epochs: int = 100
+    lr: float = 0.01
+    weight_decay: float | None = None
+    dropout: float = 0.0
+    hidden: int = 16
+    layers: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        given = {"--labels": self.labels, "--per-class": self.per_class, "--train-nodes": self.train_nodes}
+        chosen = [option for option, value in given.items() if value is not None]
+        if len(chosen) > 1:
+            raise SettingError(f"expected one way to choose the training nodes, got {' and '.join(chosen)}; drop one")
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A graph, a model trained on some of its nodes, and how long it took.
+
+    Shapes: train_nodes (n,), test_nodes (t,): labelled nodes that were not trained on.
+    """
+
+    data: Data
+    settings: Settings
+    train_nodes: Tensor
+    test_nodes: Tensor
+    model: GCN
+    weight_decay: float
+    training: Training | None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, stage: str, what: str) -> Iterator[None]:
+        """Note how long the block takes as ``stage``, with a spinner."""
+        with stopwatch(self.seconds, stage), busy(what):
+            yield
+
+    def describe(self, command: str) -> dict[str, Any]:
+        """The run so far as plain values, for --json and run.json."""
+        widths = [W.shape[1] for W in self.model.weights]
+        options = {
+            "labels": len(self.train_nodes),
+            "seed": self.settings.seed,
+            "weight_decay": self.weight_decay,
+            "hidden": widths[0] if len(widths) > 1 else None,
+            "layers": len(widths),
+        }
+        if self.training is not None:  # how a checkpoint was trained is not known
+            options |= {key: getattr(self.settings, key) for key in ("per_class", "epochs", "lr", "dropout")}
+        return {
+            "command": command,
+            "data": {"name": self.data.name, **sizes(self.data)._asdict()},
+            "model": "checkpoint" if self.training is None else "trained",
+            "parameters": fingerprint(state(self.model)),
+            "settings": options,
+            "training": None if self.training is None else {"epochs": self.training.epochs, "loss": self.loss},
+            "versions": versions(),
+            "seconds": {stage: round(seconds, 3) for stage, seconds in self.seconds.items()},
+            "train_nodes": self.train_nodes.tolist(),
+        }
+
+    @property
+    def loss(self) -> float:
+        """The training loss of the last epoch."""
+        return math.nan if self.training is None else self.training.losses[-1]
+
+
+def open_session(name: str, settings: Settings) -> Session:
+    """Load the graph, choose the nodes, and train the GCN or load it from the checkpoint."""
+    return start_session(*load_graph(name), settings)
+
+
+def load_graph(name: str) -> tuple[Data, float]:
+    """A graph with classes, and the seconds that loading took."""
+    seconds: dict[str, float] = {}
+    with stopwatch(seconds, "data"), busy(f"Loading {name}"):
+        data = load_dataset(name)
+    if data.y.is_floating_point():
+        raise DataError(
+            f"expected classes to predict, got regression targets in {data.name}; "
+            "use jurygcn.Jury(..., loss='mse') in Python"
+        )
+    return data, seconds["data"]
+
+
+def start_session(data: Data, loading: float, settings: Settings) -> Session:
+    """The session on a graph that is loaded already."""
+    data = with_labels_from(settings.train_nodes, data)
+    seconds = {"data": loading}
+    model, training, recorded = None, None, Recorded()
+    if settings.checkpoint is not None:
+        model = load_gcn(settings.checkpoint, data)
+        recorded = recorded_beside(settings.checkpoint, data, model)
+    train_nodes, test_nodes = choose_nodes(data, settings, recorded)
+    given = (settings.weight_decay, recorded.weight_decay, DEFAULT_WEIGHT_DECAY)
+    weight_decay = next(value for value in given if value is not None)
+    if model is not None and weight_decay not in given[:2]:
+        say(
+            f"Note: the checkpoint does not say its weight decay, so {weight_decay:g} is assumed; pass --weight-decay "
+            "if it was trained with another",
+            style="yellow",
+        )
+    if model is None:
+        with stopwatch(seconds, "training"), busy("Training"):
+            model, training = train_gcn(data, train_nodes, settings, weight_decay)
+    return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds)
+
+
+def with_labels_from(path: Path | None, data: Data) -> Data:
+    """The graph with the labels of a CSV file that has the columns node and label; else as it is."""
+    if path is None or not has_labels(path):
+        return data
+    graph = copy(with_classes(data, path))
+    nodes, classes = read_labels(path, graph)
+    graph.y = graph.y.index_put((nodes,), classes)
+    return graph
+
+
+def train_gcn(data: Data, train_nodes: Tensor, settings: Settings, weight_decay: float) -> tuple[GCN, Training]:
+    """A GCN with these settings, trained on these nodes."""
+    s = settings
+    model = GCN(data.x.shape[1], s.hidden, int(data.num_classes), num_layers=s.layers, dropout=s.dropout)
+    training = train(model, data, train_nodes, epochs=s.epochs, lr=s.lr, weight_decay=weight_decay, seed=s.seed)
+    if not all(all_finite(W) for W in model.weights):
+        raise ModelError(f"expected training to end with finite weights, got NaN or infinity; lower --lr ({s.lr:g})")
+    return model, training
+
+
+def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Tensor, Tensor]:
+    """Training and test nodes: from the file, from the run beside the checkpoint, or drawn by the paper's protocol.
+
+    A node list given by the user leaves every other labelled node to test on.
+    """
+    nodes = recorded.train_nodes
+    if settings.train_nodes == EVERY_LABEL:
+        nodes = labelled(data).nonzero()[:, 0]
+    elif settings.train_nodes is not None:
+        path = settings.train_nodes
+        given = sorted(read_labels(path, data)[0].tolist()) if has_labels(path) else None
+        nodes = read_nodes(path, data) if given is None else checked(given, data, path.name)
+    drawn = settings.labels is not None or settings.per_class is not None
+    if nodes is not None and not drawn:
+        rest = labelled(data)
+        rest[nodes] = False
+        return nodes, rest.nonzero()[:, 0]
+    if settings.checkpoint is not None and not drawn:
+        say(
+            "Note: the checkpoint does not say what it was trained on, so labels are drawn with --seed; "
+            "pass --train-nodes if it saw others",
+            style="yellow",
+        )
+    split = paper_split(data, seed=settings.seed)
+    if settings.per_class is not None:
+        return per_class_labels(data, split.pool, settings.per_class, seed=settings.seed), split.test
+    count = min(DEFAULT_LABELS, len(split.pool)) if settings.labels is None else settings.labels
+    if not 1 <= count <= len(split.pool):
+        raise SettingError(
+            f"expected between 1 and {len(split.pool)} labels, since other labelled nodes are kept for testing, got "
+            f"{count}; change --labels, or train on every label with --train-nodes all"
+        )
+    return random_labels(split.pool, count, seed=settings.seed), split.test
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    return {
+        "jurygcn": jurygcn.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_geometric": torch_geometric.__version__,
+    }
+
+
+@contextmanager
+def stopwatch(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Note how long the block takes."""
+    started = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - started

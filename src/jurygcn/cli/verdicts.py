@@ -1,0 +1,104 @@
+"""A jury convened on a session's model, and its verdict: what quantify, demo and doctor share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jurygcn.allocator import keep_freed_memory
+from jurygcn.cli.tables import SET_ALPHA
+from jurygcn.cli.trained_model import Session, stopwatch
+from jurygcn.evaluation import accuracy, error_auroc, mean_set_size, micro_f1, set_coverage
+from jurygcn.jury import Jury
+from jurygcn.leave_one_out.retraining import Retraining
+from jurygcn.verdict import Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """A session with its jury and the verdict on all nodes."""
+
+    session: Session
+    jury: Jury
+    verdict: Verdict
+
+    def test_scores(self) -> dict[str, Any]:
+        """How the predictions and the label sets do on the test nodes; None where there is none."""
+        nodes = self.session.test_nodes
+        measures = ("accuracy", "micro_f1", "error_auroc", "opinion_auroc", "set_coverage", "mean_set_size")
+        if not len(nodes):
+            return {"nodes": 0, **dict.fromkeys(measures)}
+        truth, predicted = self.session.data.y[nodes], self.verdict.predicted_class[nodes]
+        sets = self.verdict.label_sets(SET_ALPHA)[nodes]
+        opinion = self.verdict.panel_doubt
+        values = (
+            accuracy(predicted, truth),
+            micro_f1(predicted, truth),
+            error_auroc(self.verdict.uncertainty()[nodes], predicted != truth),
+            error_auroc(opinion[nodes], predicted != truth) if len(opinion) else None,
+            set_coverage(sets, truth),
+            mean_set_size(sets),
+        )
+        return {"nodes": len(nodes), **dict(zip(measures, values))}
+
+    def describe(self, command: str) -> dict[str, Any]:
+        """The run as plain values, for --json and run.json."""
+        jurors, claim = self.jury.jurors, self.verdict.claim(SET_ALPHA)
+        return {
+            **self.session.describe(command),
+            "jury": {
+                "jurors": jurors.count,
+                "leave_out": jurors.leave_out,
+                "votes": self.jury.votes,
+                "discarded": getattr(jurors, "discarded", 0.0),
+                "as_printed": self.jury.as_printed,
+                "curvature": self.jury.curvature_kind,
+                "solver": jurors.solver,
+                "reason": jurors.reason,
+                "residual": jurors.residual,
+                "iterations": jurors.iterations,
+                "alpha": self.verdict.alpha,
+                "diffusion": self.verdict.diffusion,
+                "set_alpha": SET_ALPHA,
+                "claim": claim.kind,
+                "claimed_coverage": claim.coverage,
+                "claim_reasons": list(claim.reasons),
+            },
+            "test": self.test_scores(),
+        }
+
+
+def judge(
+    session: Session,
+    *,
+    alpha: float = 0.025,
+    diffusion: str = "auto",
+    panel: bool = True,
+    resume: Path | None = None,
+    **settings: Any,
+) -> Judgement:
+    """Convene the jury on a session's model and hear it on all nodes, from where the folder ``resume`` ends."""
+    keep_freed_memory()  # this process is ours
+    jury = convene(session, **settings)
+    with stopwatch(session.seconds, "ballots"):
+        steps = diffusion if diffusion == "auto" else int(diffusion)
+        kept = resume if jury.votes == "exact" else None  # linearised jurors are counted in one go
+        verdict = jury.verdict(alpha=alpha, diffusion=steps, with_panel=panel, resume=kept)
+    return Judgement(session, jury, verdict)
+
+
+def convene(session: Session, **settings: Any) -> Jury:
+    """Find the jurors of a session's model."""
+    s = session.settings
+    retraining = Retraining(epochs=s.epochs, lr=s.lr, seed=s.seed)
+    with stopwatch(session.seconds, "jurors"):
+        return Jury(
+            session.model,
+            session.data,
+            session.train_nodes,
+            weight_decay=session.weight_decay,
+            retraining=retraining,
+            progress=True,
+            **settings,
+        ).fit()

@@ -1,0 +1,1 @@
+"""Votes, counts, intervals, label sets and what may be claimed of them."""

@@ -1,0 +1,193 @@
+"""Running counts over a stream of votes: everything a verdict needs, without keeping a vote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import log
+
+import torch
+from torch import Tensor
+
+from jurygcn.conformal.intervals import LowerTail, upper_error
+from jurygcn.conformal.scores import SCORES, lac_scores, rounding
+from jurygcn.errors import SettingError
+
+INTERVALS = ("jackknife+", "jackknife", "minmax")
+
+# The log-probability of an own label that a juror gives no chance at all.
+FLOOR = 1e-12
+LOWEST = log(FLOOR)
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """Where a batch's jurors stand among the asked nodes: juror ``juror[k]`` of the batch is node ``node[k]``."""
+
+    juror: Tensor
+    node: Tensor
+
+
+class Interval:
+    """Intervals of K quantities per node, one batch of jurors at a time, without keeping the batches.
+
+    For classification K = 1 and the quantity is the output norm (the paper's Eq. 7); for regression the quantities
+    are the outputs, with ``method`` "jackknife+", "jackknife" or "minmax".
+
+    Shapes: predictions (m, K, b), errors (b, K) -> lower (m, K), upper (m, K).
+    """
+
+    def __init__(self, method: str, alpha: float, num_jurors: int, *, exact: bool) -> None:
+        if method not in INTERVALS:
+            raise SettingError(f"Unknown interval {method!r}: choose one of {', '.join(INTERVALS)}.")
+        self.method, self.alpha = method, alpha
+        self.errors: list[Tensor] = []
+        self.low, self.high = (LowerTail(alpha, num_jurors, exact=exact) for _ in range(2))
+        if method == "minmax":
+            self.low.keep = self.high.keep = 1
+
+    def add(self, predictions: Tensor, errors: Tensor, own: Own) -> None:
+        """Take in one batch; a juror says nothing about its own node (erratum E4)."""
+        self.errors.append(errors)
+        if self.method == "jackknife":
+            return
+        reach = errors.T if self.method == "jackknife+" else torch.zeros_like(errors.T)
+        for tail, values in ((self.low, predictions - reach), (self.high, -predictions - reach)):
+            values[own.node, :, own.juror] = torch.inf
+            tail.add(values.flatten(0, 1))
+
+    def merge(self, other: Interval) -> None:
+        """Take in what another chunk of jurors, the next one, has counted."""
+        self.errors += other.errors
+        self.low.merge(other.low)
+        self.high.merge(other.high)
+
+    def bounds(self, prediction: Tensor, speakers: Tensor, own: Own) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends; ``own`` says which juror is which asked node. Implements: Eq. (7).
+
+        Shapes: prediction (m, K) the full model's, speakers (m,) -> (m, K), (m, K).
+        """
+        K = prediction.shape[1]
+        if self.method == "jackknife+":
+            counts = speakers.repeat_interleave(K)
+            return self.low.quantile(counts).view(-1, K), -self.high.quantile(counts).view(-1, K)
+        half = torch.stack([self._half(error, len(prediction), own) for error in torch.cat(self.errors).T], dim=1)
+        low = high = prediction
+        if self.method == "minmax":
+            assert self.low.smallest is not None
+            assert self.high.smallest is not None
+            heard = (speakers > 0)[:, None]  # of a node on which nobody spoke, half is infinite
+            low = torch.where(heard, self.low.smallest.view(-1, K), prediction)
+            high = torch.where(heard, -self.high.smallest.view(-1, K), prediction)
+        return low - half, high + half
+
+    def _half(self, errors: Tensor, m: int, own: Own) -> Tensor:
+        half = upper_error(errors, alpha=self.alpha).repeat(m)
+        for juror, node in zip(own.juror.tolist(), own.node.tolist()):
+            others = torch.cat([errors[:juror], errors[juror + 1 :]])
+            half[node] = upper_error(others, alpha=self.alpha)
+        return half
+
+
+class LabelCounts:
+    r"""For every node and label, how many jurors find it no stranger than their own left-out label.
+
+    .. math:: k(u, y) = \#\{i \ne u : s_{-i}(i, y_i) \ge s_{-i}(u, y)\}
+
+    Shapes: counts (m, C); log_scores: one log-probability per juror of its own left-out label.
+    """
+
+    def __init__(self, score: str) -> None:
+        self.score = SCORES[score]
+        self.counts: Tensor | None = None
+        self.log_scores: list[Tensor] = []
+
+    def add_own(self, at_own: Tensor, labels: Tensor) -> None:
+        """Note what some jurors give their own left-out labels: votes (b, C), labels (b,)."""
+        self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(FLOOR).log().squeeze(1))
+
+    def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
+        """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
+        self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
+        # minus a probability is at most a score exactly if the probability is at least minus it: one pass less
+        slack = rounding(probabilities)
+        if self.score is lac_scores:
+            within = torch.ge(probabilities, -self_score * (1.0 - slack), out=torch.empty_like(probabilities))
+        else:
+            within = self.score(probabilities).le_(self_score + slack)
+        within[own.node, :, own.juror] = 0.0
+        counts = within.sum(dim=2).int()  # ones and zeros as floats are compared and added faster than booleans
+        self.counts = counts if self.counts is None else self.counts.add_(counts)
+
+    def merge(self, other: LabelCounts) -> None:
+        """Take in what another chunk of jurors has counted."""
+        assert other.counts is not None
+        self.counts = other.counts if self.counts is None else self.counts + other.counts
+        self.log_scores += other.log_scores
+
+    @property
+    def log_score(self) -> float:
+        """Mean log-probability that jurors give their own left-out labels."""
+        return float(torch.cat(self.log_scores).double().mean())
+
+
+class Spread:
+    """How much jurors disagree with each other and with the model: variance and changed labels."""
+
+    def __init__(self, prediction: Tensor) -> None:
+        self.prediction = prediction  # (m, C), the full model's
+        self.label = prediction.argmax(dim=-1)
+        self.total = torch.zeros_like(prediction, dtype=torch.float64)
+        self.square = torch.zeros(len(prediction), dtype=torch.float64, device=prediction.device)
+        self.flips = torch.zeros(len(prediction), dtype=torch.int64, device=prediction.device)
+
+    def add(self, predictions: Tensor, own: Own) -> None:
+        """Take in votes (m, C, b)."""
+        shift = predictions - self.prediction.unsqueeze(2)  # deviations from the model's own output keep sums small
+        shift[own.node, :, own.juror] = 0.0
+        rows = torch.arange(len(self.label), device=self.label.device) * predictions.shape[1] + self.label
+        highest = reduce(torch.maximum, predictions.unbind(1))
+        changed = torch.gt(highest, predictions.flatten(0, 1).index_select(0, rows), out=torch.empty_like(highest))
+        changed[own.node, own.juror] = 0.0
+        self.total += shift.sum(dim=2)
+        self.square += shift.square_().sum(dim=(1, 2))
+        self.flips += changed.sum(dim=1).long()
+
+    def merge(self, other: Spread) -> None:
+        """Take in what another chunk of jurors has counted."""
+        self.total += other.total
+        self.square += other.square
+        self.flips += other.flips
+
+    def variance(self, counts: Tensor) -> Tensor:
+        r"""Jackknife variance :math:`\frac{n'-1}{n'} \sum_i \|f_{-i}(u) - \bar f(u)\|^2`, (m,)."""
+        n = counts.clamp_min(1).double()
+        centred = self.square - (self.total**2).sum(dim=1) / n
+        return (n - 1) / n * centred.clamp_min(0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """All counts of one chunk of jurors; ``labels`` has one entry per number of averages over neighbourhoods."""
+
+    bounds: Interval
+    labels: dict[int, LabelCounts]
+    spread: Spread
+
+    @property
+    def jurors(self) -> int:
+        """How many jurors have been counted."""
+        return sum(map(len, self.bounds.errors))
+
+    @property
+    def best_average(self) -> int:
+        """The number of averages with which jurors predict their own left-out labels best, by mean log-probability."""
+        return max(self.labels, key=lambda k: self.labels[k].log_score)
+
+    def merge(self, other: Counts) -> Counts:
+        """These counts with those of the next chunk of jurors."""
+        self.bounds.merge(other.bounds)
+        self.spread.merge(other.spread)
+        for k, counts in self.labels.items():
+            counts.merge(other.labels[k])
+        return self

@@ -1,0 +1,70 @@
+"""What every juror predicts: forward passes of all leave-one-out models, streamed in batches of jurors.
+
+Nothing here ever holds all n x m x C predictions: a batch of jurors is as large as the memory budget allows, and is
+counted and forgotten before the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from jurygcn.checks import in_short
+from jurygcn.engine import Engine
+from jurygcn.errors import SettingError
+
+UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+class LeaveOneOutPredictions:
+    """The jurors' predictions at ``nodes``, in batches over jurors.
+
+    Float32 models vote in float32, float64 models in float64. The paper's GCN votes on the nodes' receptive
+    field, all jurors of a batch in one dense and one sparse product per layer; any other model through ``vmap``.
+
+    Shapes: steps (n, P); a batch yields (positions (b,), predictions (m, C, b)).
+    """
+
+    def __init__(self, engine: Engine, steps: Tensor, nodes: Tensor, *, memory: str = "1GB") -> None:
+        self.engine, self.nodes = engine, nodes
+        self.dtype = engine.source_dtype
+        self.steps = steps.to(self.dtype)
+        self.theta = engine.theta.to(self.dtype)
+        self.predictor = engine.predictor(nodes, self.dtype)
+        self.batch_size = self._batch_size(parse_memory(memory))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for positions in torch.arange(len(self.steps)).split(self.batch_size):
+            yield positions, self.of(positions)
+
+    def of(self, jurors: Tensor) -> Tensor:
+        """Predictions of some consecutive jurors (positions), (m, C, b)."""
+        return self.of_parameters(self.theta + self.steps[int(jurors[0]) : int(jurors[-1]) + 1])
+
+    @torch.no_grad()
+    def of_parameters(self, thetas: Tensor) -> Tensor:
+        """Predictions of the models with these parameters, (b, P) -> (m, C, b)."""
+        return self.engine.loss.predict(self.predictor.outputs(thetas.to(self.dtype)), dim=1)
+
+    def _batch_size(self, budget: float) -> int:
+        """As many jurors as the budget allows, and no more than are fastest together."""
+        fitting = budget // (self.dtype.itemsize * self.predictor.numbers)
+        return int(max(1, min(len(self.steps), self.predictor.most, fitting)))
+
+
+def predictions_at(engine: Engine, nodes: Tensor) -> Tensor:
+    """What the trained model predicts at ``nodes``, as a vote of one, (m, C, 1)."""
+    return LeaveOneOutPredictions(engine, engine.theta[None], nodes).of_parameters(engine.theta[None])
+
+
+def parse_memory(memory: str) -> float:
+    """Bytes from words such as '2GB' or '500MB'."""
+    written = r"\s*([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)\s*([KMGT]?)i?B?\s*"
+    text = memory if isinstance(memory, str) else in_short(memory)
+    match = re.fullmatch(written, text, flags=re.IGNORECASE | re.ASCII)
+    if match is None or float(match[1]) <= 0:
+        raise SettingError(f"memory must read like '2GB' or '500MB', got {in_short(memory)}.")
+    return float(match[1]) * UNITS[match[2].upper()]

@@ -1,0 +1,1 @@
+"""Whether jurors can be trusted, and what drives a prediction."""

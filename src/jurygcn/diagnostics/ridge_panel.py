@@ -1,0 +1,107 @@
+r"""A panel of ridge regressions on averaged features, whose leave-one-out predictions are exact in closed form.
+
+The model is asked nothing. Features are averaged over closed neighbourhoods 0, 1, 2, 4, 8 and 16 times, and the
+labels are fitted to each of these views, and to all of them side by side, by ridge regression. Leaving a label out of
+a ridge regression has an exact formula, so every regression's error on the labels that its own jurors left out is
+known; the better it is, the more the regression counts. Where neighbours share labels those that look far lead, where
+they do not, those that look at the node itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch_geometric.data import Data
+
+from jurygcn.graph.propagation import Propagation
+from jurygcn.graph.sparse import SparseMatrix
+
+HOPS = (0, 1, 2, 4, 8, 16)
+RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # the views' rows have a mean length of 1
+CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: rounding in float64 is 1e-16, times hops and features
+SHARPNESS = 10.0  # how much a regression loses by an error above the smallest
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePanel:
+    """What the regressions say together.
+
+    Attributes:
+        shares: of every class in every node, (N, C); rows sum to 1, but may leave [0, 1]. A training node's are those
+            of the jurors that left its label out.
+        regressions: hops ("all" for all views side by side), ridge, leave-one-out error and weight of each.
+    """
+
+    shares: Tensor
+    regressions: pd.DataFrame = field(repr=False)
+
+    def doubt(self, nodes: Tensor, labels: Tensor) -> Tensor:
+        """One minus the share of a label in each node, (m,), (m,) -> (m,)."""
+        return 1.0 - self.shares[nodes.cpu()].gather(1, labels.cpu()[:, None]).squeeze(1)
+
+
+def views(data: Data) -> Iterator[Tensor]:
+    """Features averaged over each number of hops, (N, F): rows of equal length, then centred, of mean length 1.
+
+    Many averages make all rows nearly equal, so what is left after centring needs float64. Where nothing but rounding
+    is left, the view is constant: all zeros.
+    """
+    x = data.x.detach().double().cpu()
+    averaging = SparseMatrix(Propagation.of(data).averaging.astype(np.float64), dtype=x.dtype, device=x.device)
+    for hop in range(max(HOPS) + 1):
+        if hop in HOPS:
+            view = functional.normalize(x, dim=1)
+            view -= view.mean(dim=0)
+            spread = view.norm(dim=1).mean()
+            view *= 1.0 / spread if spread > CONSTANT else 0.0
+            yield view.float()
+        x = averaging @ x if hop < max(HOPS) else x
+
+
+def fit_ridge_panel(data: Data, nodes: Tensor, labels: Tensor, classes: int) -> RidgePanel:
+    """Fit all regressions to the labels of ``nodes``, (n,), and let them speak together."""
+    targets = functional.one_hot(labels.cpu(), classes).double() - 1.0 / classes
+    rows = [view[nodes.cpu()].double() for view in views(data)]
+    together = torch.cat(rows, dim=1) / len(rows) ** 0.5
+    fits = [fit for design in (*rows, together) for fit in ridge_fits(design, targets)]
+    errors = torch.stack([(targets - left_out).square().sum(dim=1).mean() for _, left_out in fits])
+    weights = torch.softmax(-SHARPNESS * errors / errors.min().clamp_min(1e-12), dim=0)
+    own = torch.einsum("k,knc->nc", weights, torch.stack([left_out for _, left_out in fits]))
+    by_view = torch.zeros(len(rows), rows[0].shape[1], classes, dtype=torch.float64)
+    for place, (weight, (coefficients, _)) in enumerate(zip(weights, fits)):
+        view = place // len(RIDGES)
+        if view < len(rows):
+            by_view[view] += weight * coefficients
+        else:
+            by_view += weight * coefficients.view_as(by_view) / len(rows) ** 0.5
+    shares = torch.full((int(data.num_nodes), classes), 1.0 / classes, dtype=torch.float32)
+    for seen, coefficients in zip(views(data), by_view.float()):
+        shares += seen @ coefficients
+    shares[nodes.cpu()] = (own + 1.0 / classes).float()
+    said = [(hops, ridge) for hops in (*HOPS, "all") for ridge in RIDGES]
+    table = pd.DataFrame(said, columns=["hops", "ridge"])
+    return RidgePanel(shares, table.assign(loo_error=errors.numpy(), weight=weights.numpy()))
+
+
+def ridge_fits(design: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    r"""Ridge regressions for every penalty, each with what its jurors predict at their own nodes.
+
+    .. math::
+        B = (\Phi^T \Phi + \lambda I)^{-1} \Phi^T Y, \qquad
+        y_i - f_{-i}(i) = \frac{y_i - f(i)}{1 - H_{ii}}, \quad H = \Phi (\Phi^T \Phi + \lambda I)^{-1} \Phi^T
+
+    Shapes: design (n, D), targets (n, C) -> coefficients (D, C), left-out predictions (n, C).
+    """
+    U, s, Vh = torch.linalg.svd(design, full_matrices=False)
+    projected = U.T @ targets
+    for ridge in RIDGES:
+        kept = s.square() / (s.square() + ridge)
+        residual = targets - U @ (kept[:, None] * projected)
+        left_out = targets - residual / (1.0 - U.square() @ kept)[:, None]
+        yield Vh.T @ ((s / (s.square() + ridge))[:, None] * projected), left_out

@@ -1,0 +1,1 @@
+"""Juries and verdicts in words and as small figures."""

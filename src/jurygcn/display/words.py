@@ -1,0 +1,95 @@
+"""Juries and verdicts in words, for the console and for notebooks; nothing is computed that is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jurygcn.jury import Jury
+    from jurygcn.verdict import Verdict
+
+ALPHA = 0.1  # the level of the label sets that are described
+SHOWN = 5  # nodes in a notebook's table
+
+
+def jury_facts(jury: Jury) -> dict[str, str]:
+    """What the jury is about, and whether it has been convened."""
+    engine = jury.engine
+    waiting = "" if jury.fitted else ", not convened yet: call fit()"
+    return {
+        "model": f"{type(engine.model).__name__}, {engine.num_parameters:,} parameters",
+        "graph": f"{int(jury.data.num_nodes):,} nodes",
+        "labels": f"{engine.num_train:,}",
+        "jurors": f"{len(jury.positions):,} by {jury.leave_out}, {jury.votes}{waiting}",
+    }
+
+
+def verdict_facts(verdict: Verdict) -> dict[str, str]:
+    """What was judged, and what came out of it."""
+    facts = {"nodes": f"{len(verdict):,}", "jurors": f"{int(verdict.num_jurors.max()) if len(verdict) else 0:,}"}
+    if verdict.label_counts is None:
+        width = verdict.width[verdict.width.isfinite()]
+        usual = f"{float(width.median()):.3g}" if len(width) else "infinite"
+        return facts | {"intervals": f"level {verdict.alpha:g}, median width {usual}"}
+    sizes = verdict.set_size(ALPHA).double()
+    facts["classes"] = str(verdict.outputs.shape[1])
+    if len(verdict):
+        decided = f"{100 * float((sizes == 1).double().mean()):.0f} % with one"
+        facts["label sets"] = f"level {ALPHA:g}, {float(sizes.mean()):.2f} labels on average, {decided}"
+        facts["coverage"] = claim_words(verdict, ALPHA)
+    facts["diffusion"] = str(verdict.diffusion)
+    return facts
+
+
+def claim_words(verdict: Verdict, alpha: float) -> str:
+    """What is claimed of the label sets, in words that follow a heading."""
+    words = verdict.claim(alpha).words
+    return words[0].lower() + words[1:]
+
+
+def as_line(name: str, facts: Mapping[str, str]) -> str:
+    """The facts in one line: Name(what: value; ...)."""
+    return f"{name}({'; '.join(f'{what}: {value}' for what, value in facts.items())})"
+
+
+def as_html(name: str, facts: Mapping[str, str]) -> str:
+    """The facts as a small table."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(what)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
+        for what, value in facts.items()
+    )
+    return f"<strong>{escape(name)}</strong><table>{rows}</table>"
+
+
+def verdict_html(verdict: Verdict) -> str:
+    """The facts, and the most uncertain nodes, which several targets at once do not have."""
+    facts = as_html("Verdict", verdict_facts(verdict))
+    if verdict.lower.dim() > 1:
+        return facts
+    place = {node: row for row, node in enumerate(verdict.nodes.tolist())}
+    first = [place[node] for node in verdict.ranking()[:SHOWN].tolist()]
+    wanted = (
+        "node",
+        "predicted_class",
+        "predicted_value",
+        "probability",
+        "label_set",
+        "ambiguity",
+        "lower",
+        "upper",
+        "width",
+    )
+    frame = verdict.to_frame(ALPHA).iloc[first]
+    shown = frame[[column for column in wanted if column in frame]]
+    table = shown.to_html(index=False, escape=True, float_format=lambda value: f"{value:.3g}")
+    return f"{facts}<p>Most uncertain:</p>{table}"
+
+
+def position_of(verdict: Verdict, node: int) -> int:
+    """Where a node stands in the verdict, -1 if it was not judged."""
+    found = torch.nonzero(verdict.nodes == node)
+    return int(found[0]) if len(found) else -1

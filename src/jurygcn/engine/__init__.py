@@ -1,0 +1,33 @@
+"""What is known of one model on one graph, behind one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.engine.gcn import GCNEngine
+from jurygcn.engine.generic import Forward, GenericEngine
+from jurygcn.engine.portable import PortableEngine
+from jurygcn.engine.protocol import Engine, Predictor
+from jurygcn.models.gcn import is_plain
+
+__all__ = ["Engine", "Forward", "PortableEngine", "Predictor", "engine_of"]
+
+
+def engine_of(
+    model: nn.Module,
+    data: Data,
+    train_nodes: Tensor | Sequence[int],
+    *,
+    loss: str = "cross_entropy",
+    weight_decay: float | Mapping[str, float] = 0.0,
+    forward: Forward | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Engine:
+    """The fastest engine that computes exactly what the model computes."""
+    closed_form = forward is None and is_plain(model) and all(p.requires_grad for p in model.parameters())
+    kind = GCNEngine if closed_form else GenericEngine
+    return kind(model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward, dtype=dtype)

@@ -1,0 +1,143 @@
+"""The engine of the paper's GCN: derivatives in closed form, many models as one stack of products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian
+from jurygcn.engine.generic import GenericEngine
+from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.errors import ModelError
+from jurygcn.graph.neighbourhood import local_graph, num_hops
+from jurygcn.models.gcn import GCN
+from jurygcn.models.receptive_field import ReceptiveField, Tangents
+
+# The outputs of one batch of models take at most this many bytes, unless that is fewer than FEW models: counting is
+# fastest on arrays that fit the processor's cache.
+ARRAY, FEW = 12_000_000, 8
+
+# Columns of a block that go through J at once: bounds the (n, C, k) array between J and its transpose.
+COLUMNS = 256
+
+
+class GCNEngine(GenericEngine):
+    """A plain, fully trained :class:`jurygcn.GCN`; see :func:`jurygcn.models.gcn.is_plain`."""
+
+    def check(self) -> int:
+        """The formula is deterministic and row-wise, so only its widths are checked."""
+        takes, has = self._weights[0].shape[0], self.data.x.shape[1]
+        self._check_width(self._weights[-1].shape[1])
+        if takes != has:
+            raise ModelError(f"The model takes {takes} features, but the graph has {has}.")
+        return int(self._weights[-1].shape[1])
+
+    @property
+    def _gcn(self) -> GCN:
+        assert isinstance(self.model, GCN)
+        return self.model
+
+    @property
+    def _weights(self) -> list[Tensor]:
+        return [W.detach() for W in self._gcn.weights]
+
+    def _forget(self, *derived: str) -> None:
+        super()._forget(*derived, "train_field")
+
+    def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
+        """The nodes' neighbourhood, which is known to suffice."""
+        if 2 * len(nodes) > int(self.data.num_nodes):
+            return self._inputs, nodes
+        return local_graph(self._inputs, nodes, num_hops(self.model))
+
+    @property
+    def _train_graph(self) -> tuple[Data, Tensor]:
+        # Found inside function transforms, whose tensors must not be kept: so the whole graph is taken.
+        return self._inputs, self.train_nodes
+
+    @cached_property
+    def train_field(self) -> ReceptiveField:
+        """What the training nodes see of the graph."""
+        return ReceptiveField.of(self._gcn, self.data, self.train_nodes)
+
+    @cached_property
+    def train_outputs(self) -> Tensor:
+        """Logits of the training nodes at the trained parameters, (n, C)."""
+        with torch.no_grad():
+            return self.train_field.logits(self._weights)
+
+    def theorem_1(self) -> ClosedForm:
+        """Proposition 2 and Theorem 1 at the trained parameters."""
+        return ClosedForm(self.train_field, self._weights, lambda z: self.loss.residual(z, self.targets))
+
+    def jacobian(self) -> Jacobian:
+        """The Jacobian by Proposition 2, in the form that suits the sizes."""
+        return closed_form_jacobian(self.theorem_1())
+
+    def gradient(self) -> Tensor:
+        """Gradient of the mean loss by Proposition 2, (P,)."""
+        form = self.theorem_1()
+        return form.pull_back(form.residual[None] / self.num_train)[0]
+
+    def node_gradients(self) -> Tensor:
+        """Gradients of the training nodes' losses by Proposition 2, (n, P)."""
+        return self.theorem_1().node_gradients()
+
+    def hessian(self) -> SecondDerivative:
+        """Theorem 1 plus the Gauss-Newton term that it lacks (erratum E2)."""
+        return GCNHessian(self)
+
+    def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
+        """All models of a batch by one dense and one sparse product per layer."""
+        return StackedPredictor(self, nodes, dtype)
+
+    def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
+        """Derivatives of the logits along directions, in one forward sweep."""
+        field = ReceptiveField.of(self._gcn, self.data, nodes, dtype=directions.dtype)
+        weights = [W.to(directions.dtype) for W in self._weights]
+        return field.tangents(weights, list(self.unflatten(directions).values()))
+
+    def stacked_field(self, model: nn.Module) -> ReceptiveField | None:
+        """The training nodes' receptive field; copies with dropout are trained one by one."""
+        assert isinstance(model, GCN)
+        return ReceptiveField.of(model, self.data, self.train_nodes) if model.dropout == 0.0 else None
+
+
+class GCNHessian:
+    """The exact Hessian of the mean loss."""
+
+    def __init__(self, engine: GCNEngine) -> None:
+        self.form = engine.theorem_1()
+        self.jacobian = closed_form_jacobian(self.form)
+        self.root = engine.loss.root(engine.train_outputs) / engine.num_train**0.5  # (n, C, K)
+
+    def product(self, block: Tensor) -> Tensor:
+        """(P, k) -> (P, k)."""
+        J, root = self.jacobian, self.root
+        parts = [J.pull(root @ (root.mT @ J.push(part))) for part in block.split(COLUMNS, dim=1)]
+        return self.form.hessian_product(block) + torch.cat(parts, dim=1)
+
+    def matrix(self) -> Tensor:
+        """(P, P)."""
+        return self.jacobian.curvature(self.root) + self.form.hessian_matrix()
+
+
+class StackedPredictor:
+    """Logits of many GCNs at ``nodes``."""
+
+    def __init__(self, engine: GCNEngine, nodes: Tensor, dtype: torch.dtype) -> None:
+        self.engine = engine
+        self.field = ReceptiveField.of(engine._gcn, engine.data, nodes, dtype=dtype)
+        widths: Sequence[int] = [W.shape[1] for W in engine._weights]
+        outputs = len(nodes) * engine.num_outputs
+        # Hidden rows (twice more for the products' copies), a few copies of the outputs, and the parameters.
+        self.numbers = 3 * sum(self.field.hidden_sizes(widths)) + 9 * outputs + engine.num_parameters
+        self.most = max(FEW, ARRAY // (dtype.itemsize * outputs))
+
+    def outputs(self, thetas: Tensor) -> Tensor:
+        """(b, P) -> (m, C, b)."""
+        return self.field.stacked_logits(list(self.engine.unflatten(thetas).values()))

@@ -1,0 +1,373 @@
+"""The engine for any model: derivatives by automatic differentiation, forward passes of many models by ``vmap``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch_geometric.data import Data
+
+from jurygcn.checks import all_finite
+from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
+from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
+from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.errors import ModelError, SettingError
+from jurygcn.graph.neighbourhood import local_graph, num_hops
+from jurygcn.graph.propagation import is_everything
+from jurygcn.losses import Loss, loss_named
+from jurygcn.models.copies import in_use, independent_copy
+from jurygcn.models.receptive_field import ReceptiveField, Tangents
+from jurygcn.models.training import graph_arguments, parameter_groups
+
+Forward = Callable[[nn.Module, Data], Tensor]
+
+# Outputs on a part of the graph may differ from those on the whole by this share of the largest one: rounding.
+SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
+PROBES = 2  # random parameters at which that is tested
+
+
+class GenericEngine:
+    """A trained model of any kind, its graph, its training nodes and its loss; see :class:`Engine`.
+
+    The model is copied, put in eval mode and cast to ``dtype``; the caller's model is never changed. Frozen
+    parameters (``requires_grad=False``) are constants: they are not part of theta.
+
+    Shapes: N nodes, n training nodes, C outputs, P trainable parameters; theta (P,).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        train_nodes: Tensor | Sequence[int],
+        *,
+        loss: str = "cross_entropy",
+        weight_decay: float | Mapping[str, float] = 0.0,
+        forward: Forward | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.loss: Loss = loss_named(loss)
+        self.data = check_graph(data)
+        y = check_targets(data)
+        self.train_nodes = check_nodes(train_nodes, data, what="train_nodes")
+        self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
+        _check_devices(model, data)
+        self.model = independent_copy(model).to(dtype).eval()
+        self.source_dtype = vote_dtype(model)
+        self.forward = forward
+        self.dtype = dtype
+        self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ModelError(
+                "The model has no trainable parameters, so leaving a node out changes nothing: "
+                "pass a trained model whose parameters have requires_grad=True."
+            )
+        self.weight_decay = weight_decay
+        self.decay = self._decay_vector(weight_decay)
+        if not all_finite(self.theta):
+            raise ModelError(
+                "The model's parameters are NaN or infinite: train it again, perhaps with a lower learning rate."
+            )
+        self.num_outputs = self.check()
+
+    def on(self, terms: Tensor) -> GenericEngine:
+        """The same objective over some of the training nodes (positions in ``train_nodes``)."""
+        part = copy.copy(self)
+        part._forget("train_outputs", "_train_graph")
+        part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
+        return part
+
+    def cast(self, dtype: torch.dtype) -> GenericEngine:
+        """The same objective in another precision."""
+        if dtype == self.dtype:
+            return self
+        part = copy.copy(self)
+        part._forget("train_outputs", "_train_graph", "_inputs", "_probes")
+        part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
+        part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
+        part.decay = self.decay.to(dtype)
+        return part
+
+    def _forget(self, *derived: str) -> None:
+        """Drop what was derived from the training nodes or the precision of the engine this is a copy of."""
+        for name in derived:
+            self.__dict__.pop(name, None)
+
+    def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
+        """The part of the graph that decides the outputs at ``nodes``, and their positions in it.
+
+        The part is the nodes' neighbourhood as far as messages travel; whether it suffices is tested by running the
+        model on it, and if it does not (global pooling, for example) the whole graph is returned.
+        """
+        whole = (self._inputs, nodes)
+        if self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
+            return whole
+        graph, positions = local_graph(self._inputs, nodes, num_hops(self.model))
+        return (graph, positions) if self._suffices(graph, positions, nodes) else whole
+
+    @torch.no_grad()
+    def _suffices(self, graph: Data, positions: Tensor, nodes: Tensor) -> bool:
+        """Whether the model gives the same outputs on a part of the graph.
+
+        Asked at the trained parameters and at random ones: a branch that sees the whole graph may be shut at the
+        trained parameters, and jurors would open it.
+        """
+        for theta, everywhere in self._probes:
+            there, here = everywhere[nodes], self.outputs(theta, positions, graph)
+            if not bool((there - here).abs().max() <= SAME[self.dtype] * everywhere.abs().max()):
+                return False
+        return True
+
+    @cached_property
+    def _probes(self) -> list[tuple[Tensor, Tensor]]:
+        """The trained and some random parameters, each with its outputs on the whole graph."""
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(PROBES, self.num_parameters, generator=generator, dtype=torch.float64)
+        scale = float(self.theta.double().square().mean().sqrt()) or 1.0
+        thetas = [self.theta, *(self.theta + scale * noise.to(self.theta))]
+        with torch.no_grad():
+            return [(theta, self.outputs(theta)) for theta in thetas]
+
+    # --- theta -----------------------------------------------------------------------------------------
+
+    @property
+    def num_train(self) -> int:
+        """n, the number of training nodes."""
+        return len(self.train_nodes)
+
+    @property
+    def num_parameters(self) -> int:
+        """P, the number of trainable parameters."""
+        return sum(p.numel() for p in self.parameters.values())
+
+    @property
+    def theta(self) -> Tensor:
+        """The trained parameters as one vector, in the order of ``model.named_parameters()``."""
+        return torch.cat([p.reshape(-1) for p in self.parameters.values()])
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """Named parameters from flat ones; leading dimensions of ``theta`` (..., P) are kept."""
+        pieces = theta.split([p.numel() for p in self.parameters.values()], dim=-1)
+        return {
+            name: piece.reshape((*theta.shape[:-1], *p.shape))
+            for (name, p), piece in zip(self.parameters.items(), pieces)
+        }
+
+    @cached_property
+    def _inputs(self) -> Data:
+        """The graph in ordinary types, its floating tensors in our dtype; the caller's Data is not changed."""
+        return ordinary(self.data, dtype=self.dtype)
+
+    @cached_property
+    def train_outputs(self) -> Tensor:
+        """Logits of the training nodes at the trained parameters, (n, C)."""
+        with torch.no_grad():
+            return self.outputs(self.theta, self.train_nodes)
+
+    # --- functions of theta ----------------------------------------------------------------------------
+
+    def outputs(self, theta: Tensor, nodes: Tensor | None = None, data: Data | None = None) -> Tensor:
+        """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that holds their receptive field."""
+        graph = self._inputs if data is None else data
+        parameters = self.unflatten(theta)
+        with in_use:
+            if self.forward is None:
+                raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
+            else:
+                raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
+        z: Tensor = raw.reshape(len(raw), -1)
+        return z if nodes is None else z[nodes]
+
+    @cached_property
+    def _train_graph(self) -> tuple[Data, Tensor]:
+        """The part of the graph that decides the outputs at the training nodes, and their positions in it."""
+        return self.local(self.train_nodes)
+
+    def node_losses(self, theta: Tensor) -> Tensor:
+        """r(i, y_i, theta) for every training node, (n,)."""
+        graph, rows = self._train_graph
+        return self.loss.node_losses(self.outputs(theta, rows, graph), self.targets)
+
+    def risk(self, theta: Tensor) -> Tensor:
+        """R(theta) with weight decay. Implements: Eq. (2)."""
+        return self.node_losses(theta).mean() + 0.5 * (self.decay * theta**2).sum()
+
+    # --- what the method asks for -------------------------------------------------------------------------
+
+    def jacobian(self) -> Jacobian:
+        """Dense rows by automatic differentiation."""
+        return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
+
+    def gradient(self) -> Tensor:
+        """Gradient of the mean loss, (P,)."""
+        with torch.enable_grad():
+            theta = self.theta.requires_grad_(True)
+            (slope,) = torch.autograd.grad(self.node_losses(theta).mean(), theta)
+        return slope
+
+    def node_gradients(self) -> Tensor:
+        """Gradients of the training nodes' losses, (n, P)."""
+        return autodiff.node_gradients(self, self.theta)
+
+    def hessian(self) -> SecondDerivative:
+        """The exact Hessian by automatic differentiation."""
+        return AutodiffHessian(self)
+
+    def theorem_1(self) -> ClosedForm:
+        """No closed form is known for this model."""
+        raise SettingError(
+            f"curvature='printed' is Theorem 1, which holds for jurygcn.GCN only; the model is a "
+            f"{type(self.model).__name__}: choose 'ggn' or 'hessian'."
+        )
+
+    def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
+        """Forward passes of many models at once, by ``vmap``."""
+        return GenericPredictor(self, nodes, dtype)
+
+    def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
+        """Derivatives of the outputs along directions, by forward-mode differentiation."""
+        local = self.cast(directions.dtype)
+        graph, rows = local.local(nodes)
+        chosen = None if is_everything(nodes, int(self.data.num_nodes)) else rows
+        along = autodiff.outputs_along(lambda theta: local.outputs(theta, chosen, graph), local.theta, directions)
+        return Tangents(along.transpose(0, 1))
+
+    def stacked_field(self, model: nn.Module) -> ReceptiveField | None:  # noqa: ARG002
+        """Copies of an arbitrary model are trained one by one."""
+        return None
+
+    # --- checks at the edge ------------------------------------------------------------------------------
+
+    def _decay_vector(self, weight_decay: float | Mapping[str, float]) -> Tensor:
+        given = {
+            id(p): float(group["weight_decay"])  # type: ignore[arg-type]
+            for group in parameter_groups(self.model, weight_decay)
+            for p in group["params"]  # type: ignore[attr-defined]
+        }
+        named = dict(self.model.named_parameters())
+        pieces = [torch.full_like(p, given[id(named[name])]) for name, p in self.parameters.items()]
+        return torch.cat([piece.reshape(-1) for piece in pieces])
+
+    def check(self) -> int:
+        """Refuse a model that has no single prediction per node; returns the number of outputs."""
+        theta = self.theta
+        with torch.no_grad():
+            first, second = self._first_outputs(theta), self.outputs(theta)
+        if not torch.equal(first, second):
+            raise ModelError(
+                "Two forward passes of the model in eval mode differ, so it has no single prediction to quantify: "
+                "switch off whatever is random (for example F.dropout without training=self.training)."
+            )
+        if not all_finite(first):
+            raise ModelError("The model's outputs are NaN or infinite: check the features and the model.")
+        if len(first) != int(self.data.num_nodes):
+            raise ModelError(
+                f"The model must return one row per node ({int(self.data.num_nodes)}), got {len(first)}: "
+                "pass forward=lambda model, data: ... that returns the logits of all nodes."
+            )
+        self._check_width(first.shape[1])
+        probe = theta.clone().requires_grad_(True)
+        z = self.outputs(probe, self.train_nodes)
+        if not z.requires_grad or torch.autograd.grad(z.sum(), probe, allow_unused=True)[0] is None:
+            raise ModelError(
+                "The model's outputs do not depend on its parameters: remove torch.no_grad() or .detach() from its "
+                "forward pass, and let it use the parameters of the model it is called on, not of another one."
+            )
+        _ = self._train_graph  # found here, outside any function transform
+        return first.shape[1]
+
+    def _first_outputs(self, theta: Tensor) -> Tensor:
+        """The outputs of all nodes; a model that cannot be called is refused in words."""
+        try:
+            return self.outputs(theta)
+        except Exception as error:  # anything may go wrong in a model of the caller's
+            how = "forward(model, data)" if self.forward is not None else "model(data.x, data.edge_index)"
+            reason = " ".join(str(error).split())
+            raise ModelError(
+                f"Calling {how} failed ({type(error).__name__}: {reason}): pass a model that takes the features and "
+                "edges and returns a row per node, or forward=lambda model, data: ... that calls it."
+            ) from error
+
+    def _check_width(self, width: int) -> None:
+        if self.loss.name == "cross_entropy":
+            known = known_classes(self.data)
+            needed = max(known, int(self.targets.max()) + 1)
+            if width < needed or (known and width != known):
+                raise ModelError(
+                    f"The model returns {width} outputs per node, but the labels have {needed} classes: "
+                    "its last layer must have one output per class."
+                )
+        elif width != self.targets.shape[1]:
+            raise ModelError(
+                f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
+                "they must agree."
+            )
+
+
+class AutodiffHessian:
+    """The exact Hessian of the mean loss."""
+
+    def __init__(self, engine: GenericEngine) -> None:
+        self.engine = engine
+
+    def product(self, block: Tensor) -> Tensor:
+        """(P, k) -> (P, k)."""
+        return autodiff.hessian_product(self.engine, self.engine.theta, block)
+
+    def matrix(self) -> Tensor:
+        """(P, P)."""
+        theta = self.engine.theta
+        return self.product(torch.eye(len(theta), dtype=theta.dtype, device=theta.device))
+
+
+class GenericPredictor:
+    """Forward passes of many parameter vectors of any model at ``nodes``."""
+
+    def __init__(self, engine: GenericEngine, nodes: Tensor, dtype: torch.dtype) -> None:
+        self.engine = engine.cast(dtype)
+        self.graph, self.rows = self.engine.local(nodes)
+        edges, reached = int(self.graph.num_edges), int(self.graph.num_nodes)
+        widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
+        # Per layer a message on every edge and a few rows on every node, as wide as the widest layer.
+        self.numbers = (edges + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
+        self.most = 2**31
+
+    def outputs(self, thetas: Tensor) -> Tensor:
+        """(b, P) -> (m, C, b)."""
+        return autodiff.outputs_of_many(lambda theta: self.engine.outputs(theta, self.rows, self.graph), thetas)
+
+
+def _check_devices(model: nn.Module, data: Data) -> None:
+    """Refuse a model and a graph that are not in the same place."""
+    places = sorted({str(p.device) for p in model.parameters()} | {str(data.x.device)})
+    if len(places) > 1:
+        raise ModelError(
+            f"The model and the graph are spread over {' and '.join(places)}: move them to one device with "
+            "model.to(device) and data.to(device)."
+        )
+
+
+def vote_dtype(model: nn.Module) -> torch.dtype:
+    """The precision in which a model's jurors vote: float64 if it has float64 parameters, else float32."""
+    return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
+
+
+class _Caller(nn.Module):
+    """Lets ``functional_call`` swap parameters under a user's ``forward(model, data)``."""
+
+    def __init__(self, model: nn.Module, call: Forward) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, data: Data) -> Tensor:
+        return self.call(self.model, data)
+
+
+def _prefixed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"model.{name}": value for name, value in parameters.items()}

@@ -1,0 +1,124 @@
+"""What the rest of the library may ask of a model on a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.derivatives import ClosedForm, Jacobian
+from jurygcn.losses import Loss
+from jurygcn.models.receptive_field import ReceptiveField, Tangents
+
+
+class Predictor(Protocol):
+    """Outputs of many parameter vectors at fixed nodes.
+
+    Attributes:
+        numbers: how many numbers one parameter vector needs in memory at a time.
+        most: the number of parameter vectors above which a batch gains no speed.
+    """
+
+    numbers: int
+    most: int
+
+    def outputs(self, thetas: Tensor) -> Tensor:
+        """Logits, or outputs of a regression: (b, P) -> (m, C, b); parameter vectors come last."""
+
+
+class SecondDerivative(Protocol):
+    """A P x P matrix of second derivatives that need not be formed."""
+
+    def product(self, block: Tensor) -> Tensor:
+        """The matrix times a block: (P, k) -> (P, k)."""
+
+    def matrix(self) -> Tensor:
+        """The matrix itself, (P, P)."""
+
+
+class Engine(Protocol):
+    r"""One trained model on one graph, as functions of its flat parameter vector theta.
+
+    .. math:: R(\theta) = \frac1n \sum_{i} r(i, y_i, \theta) + \frac12 \sum_p \lambda_p \theta_p^2
+
+    Nothing outside this package asks what kind of model it is. A new family of models is one more implementation.
+
+    Shapes: N nodes, n training nodes, m asked nodes, C outputs, P trainable parameters.
+
+    Attributes:
+        model: a private copy in eval mode and in ``dtype``.
+        data: a snapshot of the graph.
+        train_nodes, targets: the nodes whose labels were learned, (n,), and what was learned there.
+        parameters: the trainable parameters by name; frozen ones are constants.
+        theta: all of them as one vector, (P,).
+        decay: the weight decay of each, (P,).
+        weight_decay: the same as the caller gave it.
+        dtype: the precision of derivatives and solves.
+        source_dtype: the precision of the caller's model, in which jurors vote.
+        train_outputs: logits of the training nodes at theta, (n, C).
+    """
+
+    model: nn.Module
+    data: Data
+    train_nodes: Tensor
+    targets: Tensor
+    loss: Loss
+    parameters: dict[str, Tensor]
+    decay: Tensor
+    weight_decay: float | Mapping[str, float]
+    forward: Any
+    dtype: torch.dtype
+    source_dtype: torch.dtype
+    num_outputs: int
+
+    @property
+    def num_train(self) -> int:
+        """n."""
+
+    @property
+    def num_parameters(self) -> int:
+        """P."""
+
+    @property
+    def theta(self) -> Tensor:
+        """The trained parameters, (P,)."""
+
+    @property
+    def train_outputs(self) -> Tensor:
+        """Logits of the training nodes at the trained parameters, (n, C)."""
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """Named parameters from flat ones; leading dimensions are kept."""
+
+    def on(self, terms: Tensor) -> Engine:
+        """The same with the losses of some training nodes only (positions)."""
+
+    def cast(self, dtype: torch.dtype) -> Engine:
+        """The same in another precision."""
+
+    def jacobian(self) -> Jacobian:
+        """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""
+
+    def gradient(self) -> Tensor:
+        """Gradient of the mean loss, without weight decay, (P,)."""
+
+    def node_gradients(self) -> Tensor:
+        """Gradients of the training nodes' losses, (n, P)."""
+
+    def hessian(self) -> SecondDerivative:
+        """The exact Hessian of the mean loss, without weight decay."""
+
+    def theorem_1(self) -> ClosedForm:
+        """The paper's closed forms; refused for models that have none."""
+
+    def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
+        """Outputs of many parameter vectors at ``nodes``."""
+
+    def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
+        """Derivatives of the outputs at ``nodes`` along directions (k, P), in the directions' precision."""
+
+    def stacked_field(self, model: nn.Module) -> ReceptiveField | None:
+        """Where many copies of the model can be trained as one, what they train on; None elsewhere."""

@@ -1,0 +1,1 @@
+"""The graph as matrices: sparse products, their cache, and walks along edges."""

@@ -1,0 +1,1 @@
+"""Files: written whole, read within bounds, recognised by a digest."""

@@ -1,0 +1,345 @@
+"""Algorithm 2: the jury. Start reading here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.ambient import plain_torch
+from jurygcn.assembling import assemble
+from jurygcn.checks import check_count
+from jurygcn.conformal.asked import Asked, Question
+from jurygcn.conformal.claims import CHOSEN, Agreement, Grounds, origin_of_labels
+from jurygcn.conformal.exact import ExactCounter
+from jurygcn.conformal.first_order import FirstOrderCounter
+from jurygcn.conformal.predictions import LeaveOneOutPredictions, parse_memory
+from jurygcn.curvature import Curvature, curvature_of
+from jurygcn.data import check_nodes
+from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
+from jurygcn.diagnostics.health import Health, health_of, largest_dropout
+from jurygcn.diagnostics.influence import influence_on
+from jurygcn.diagnostics.ridge_panel import RidgePanel, fit_ridge_panel
+from jurygcn.display.words import as_html, as_line, jury_facts
+from jurygcn.engine import Forward, engine_of
+from jurygcn.engine.sources import Sources
+from jurygcn.errors import SettingError
+from jurygcn.jury_storage import load_jury, save_jury
+from jurygcn.leave_one_out.estimated import LEAVE_OUT, VOTES, LeaveOneOut
+from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
+from jurygcn.linalg import Solver
+from jurygcn.parallel import check_parallel
+from jurygcn.progress import progress_bar
+from jurygcn.verdict import Verdict
+
+# Above this many numbers in all ballots, votes="auto" linearises: exact ones would take many minutes.
+MANY_BALLOTS = 2e9
+
+# The paper's weight decay, and this library's when it trains.
+ASSUMED_DECAY = 5e-4
+
+
+class Jury:
+    """Leave-one-out models of a trained GNN, without retraining, and their verdict on every node.
+
+    Args:
+        model: a trained ``torch.nn.Module``, called as ``model(data.x, data.edge_index)``; never changed.
+        data: the graph, a PyG ``Data`` with x, edge_index and y.
+        train_nodes: the nodes whose labels the model was trained on (indices or a mask); ``data.train_mask`` if none
+            are given.
+        loss: "cross_entropy" or "mse".
+        weight_decay: the L2 the model was trained with; it is part of the objective. One number, or one per
+            parameter name. If it is not given, 5e-4 is assumed, and ``health`` says so.
+        curvature: "ggn" (default), "hessian" or "printed".
+        solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with settings.
+        leave_out: "newton" (default), "influence" (the paper), or "retrain" (brute force, as ``retraining`` says).
+        damping: added to the curvature's diagonal; zero unless you ask.
+        as_printed: the paper's formulas as printed (errata E1, E2, E3); implies influence jurors and Theorem 1.
+        forward: ``forward(model, data) -> logits`` for models that are called differently.
+        votes: how jurors vote: "exact" (a forward pass each), "linearized" (to first order, in ``rank`` common
+            directions: for thousands of labels or millions of ballots; the share that ``rank`` discards is in
+            ``jury.jurors.discarded``), or "auto", which linearises above a few billion ballots.
+        rank: how many directions linearised jurors share.
+        max_jurors: take only this many jurors, drawn at random; None takes all. The other labels still train the
+            model, so label sets keep their meaning with n = ``max_jurors``: they get noisier, and no level below
+            1 / (max_jurors + 1) can be asked for.
+        memory: how much the ballots of one batch of jurors may take, in each process that counts.
+        chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
+            after active learning no coverage is claimed.
+        retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
+        parallel: where ballots are counted: None (here, or where ``joblib.parallel_config`` says), "serial", a number
+            of processes, or "dask://host:port". The verdict is the same.
+        progress: show a bar on stderr for what takes over a second.
+    """
+
+    @plain_torch()
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        train_nodes: Tensor | Sequence[int] | None = None,
+        *,
+        loss: str = "cross_entropy",
+        weight_decay: float | Mapping[str, float] | None = None,
+        curvature: str = "ggn",
+        solver: str | Solver = "auto",
+        leave_out: str = "newton",
+        damping: float = 0.0,
+        as_printed: bool = False,
+        forward: Forward | None = None,
+        votes: str = "auto",
+        rank: int = 128,
+        max_jurors: int | None = None,
+        memory: str = "1GB",
+        chosen: str = "random",
+        retraining: Retraining | None = None,
+        parallel: int | str | None = None,
+        progress: bool = False,
+    ) -> None:
+        if leave_out not in LEAVE_OUT:
+            raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
+        if chosen not in CHOSEN:
+            raise SettingError(
+                f"Unknown chosen {chosen!r}: say how the labels were chosen, {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}."
+            )
+        if votes not in VOTES:
+            raise SettingError(f"Unknown votes {votes!r}: choose one of {', '.join(VOTES)}.")
+        check_count(rank, "rank")
+        check_parallel(parallel)
+        parse_memory(memory)
+        if train_nodes is None:
+            train_nodes = data.get("train_mask")
+            if train_nodes is None:
+                raise SettingError("Expected train_nodes, got none, and the graph has no train_mask: pass the nodes.")
+        self.decay_assumed = weight_decay is None
+        decay = ASSUMED_DECAY if weight_decay is None else weight_decay
+        self.engine = engine_of(model, data, train_nodes, loss=loss, weight_decay=decay, forward=forward)
+        self._sources = Sources(model, data, self.engine)
+        self.data, self.train_nodes, self.chosen = data, self.engine.train_nodes, chosen
+        self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
+        self.leave_out = "influence" if as_printed else leave_out
+        self.retraining, self.parallel, self.progress = retraining or Retraining(), parallel, progress
+        self.curvature_kind = "printed" if as_printed else curvature
+        self.positions = draw_positions(self.engine.num_train, max_jurors)
+        self.rank, self.votes = rank, self._check_votes(votes)
+        self._jurors: Jurors | CompressedJurors | None = None
+        self._agreement: Agreement | None = None
+
+    def _check_votes(self, votes: str) -> str:
+        """What "auto" stands for; refuses what cannot be linearised."""
+        possible = self.leave_out != "retrain" and self.curvature_kind == "ggn"
+        if votes == "linearized" and not possible:
+            raise SettingError(
+                "votes='linearized' needs newton or influence jurors with curvature='ggn', got "
+                f"leave_out={self.leave_out!r}, curvature={self.curvature_kind!r}: use votes='exact'."
+            )
+        ballots = len(self.positions) * int(self.data.num_nodes) * self.engine.num_outputs
+        if votes == "auto":
+            here = self.parallel in (None, "serial")  # linearised jurors are counted in this process only
+            return "linearized" if possible and here and ballots > MANY_BALLOTS else "exact"
+        return votes
+
+    # --- Algorithm 2 -----------------------------------------------------------------------------------
+
+    @plain_torch()
+    def fit(self) -> Jury:
+        """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
+        self._sources.check()
+        with progress_bar("Finding the jurors", show=self.progress):
+            self._jurors = self._find_jurors()
+        return self
+
+    def _find_jurors(self) -> Jurors | CompressedJurors:
+        if self.leave_out == "retrain":
+            steps = retrained_parameters(self.engine, self.retraining, self.positions.tolist()) - self.engine.theta
+            return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
+        if self.votes == "linearized":  # not kept: with many labels the Jacobian and the factors are large
+            operator = curvature_of(self.engine, self.curvature_kind, damping=self.damping)
+            many = LeaveOneOut(self.engine, operator, self.solver, self.positions)
+            return many.compressed_jurors(self.leave_out, rank=self.rank)
+        if self.leave_out == "newton":
+            return self._leave_one_out.newton_jurors()
+        return self._leave_one_out.influence_jurors(as_printed=self.as_printed)
+
+    @plain_torch()
+    @torch.no_grad()
+    def verdict(
+        self,
+        nodes: Tensor | Sequence[int] | None = None,
+        *,
+        alpha: float = 0.025,
+        exact_ranks: bool | None = None,
+        interval: str = "jackknife+",
+        nonconformity: str = "lac",
+        diffusion: int | str = "auto",
+        with_panel: bool = False,
+        resume: str | Path | None = None,
+    ) -> Verdict:
+        """Steps 7-11 of Algorithm 2 for ``nodes`` (all by default): every juror votes, the votes are counted.
+
+        Args:
+            nodes: the nodes to judge.
+            alpha: level of the interval [lower, upper].
+            exact_ranks: exact integer ranks (infinite with fewer than 1/alpha - 1 labels) instead of interpolated
+                quantiles; default: interpolated for classification, where the width ranks, exact for regression.
+            interval: "jackknife+"; for regression also "jackknife" and "minmax".
+            nonconformity: "lac" or "aps", the nonconformity score behind p-values and label sets.
+            diffusion: average every juror's probabilities over closed neighbourhoods this many times before
+                scoring labels; "auto" takes the one of 0, 1, 2 that jurors predict their own labels best with.
+            with_panel: also what ridge regressions on averaged features think of the predictions, a score that
+                often finds more errors than the others; takes seconds on a graph of thousands of nodes.
+            resume: a folder to keep the counts in as they grow; the same call goes on from them after an interruption.
+
+        Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
+        """
+        self._sources.check()
+        if exact_ranks is None:
+            exact_ranks = self.engine.loss.name == "mse"
+        question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
+        asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
+        total = self.jurors.count
+        with progress_bar("Counting votes", total=total, unit="jurors", show=self.progress) as advance:
+            counter = self._counter(asked)
+            counts = counter.count_all(parallel=self.parallel, resume=resume, advance=advance)
+            verdict = assemble(counter, counts, self._grounds(question))
+        if with_panel:
+            verdict = replace(verdict, panel_doubt=self.ridge_panel.doubt(asked.nodes, verdict.predicted_class))
+        return verdict
+
+    def _counter(self, asked: Asked) -> ExactCounter | FirstOrderCounter:
+        if isinstance(self.jurors, CompressedJurors):
+            return FirstOrderCounter(asked, self.jurors)
+        return ExactCounter(asked, self.jurors.steps, memory=self.memory)
+
+    def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
+        if nodes is None:
+            return torch.arange(int(self.data.num_nodes))
+        return check_nodes(nodes, self.data, what="nodes")
+
+    # --- what lies behind a verdict --------------------------------------------------------------------
+
+    @property
+    def jurors(self) -> Jurors | CompressedJurors:
+        """The leave-one-out models; ``fit`` finds them."""
+        if self._jurors is None:
+            raise SettingError("Jury is not fitted. Call jury.fit() first.")
+        return self._jurors
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has found the jurors."""
+        return self._jurors is not None
+
+    def __repr__(self) -> str:
+        return as_line("Jury", jury_facts(self))
+
+    def _repr_html_(self) -> str:
+        return as_html("Jury", jury_facts(self))
+
+    @cached_property
+    @plain_torch()
+    def curvature(self) -> Curvature:
+        """The curvature operator, weight decay included; available before ``fit``."""
+        return curvature_of(self.engine, self.curvature_kind, damping=self.damping)
+
+    def _grounds(self, question: Question) -> Grounds:
+        """What decides which coverage may be claimed of the answer to a question."""
+        over, against, notes = self.label_origin
+        return Grounds(
+            leave_out=self.jurors.leave_out,
+            as_printed=self.as_printed,
+            symmetric=self.retraining.symmetric,
+            votes=self.votes,
+            diffusion_chosen=question.diffusion == "auto",
+            interval=question.interval,
+            classify=self.engine.loss.name == "cross_entropy",
+            exact_ranks=question.exact_ranks,
+            dropout=largest_dropout(self.engine.model),
+            over=over,
+            against=against,
+            notes=notes,
+            agreement=self._agreement,
+        )
+
+    @cached_property
+    @plain_torch()
+    def label_origin(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """What coverage is averaged over, what stands against any claim of it, and notes, as far as labels decide."""
+        return origin_of_labels(self.engine, self.chosen)
+
+    @cached_property
+    def _leave_one_out(self) -> LeaveOneOut:
+        return LeaveOneOut(self.engine, self.curvature, self.solver, self.positions)
+
+    @cached_property
+    @plain_torch()
+    def influences(self) -> Tensor:
+        """The paper's influences H^-1 g_i of all training nodes, (n, P)."""
+        self._sources.check()
+        return self._leave_one_out.influences().value.T
+
+    @cached_property
+    @plain_torch()
+    def ridge_panel(self) -> RidgePanel:
+        """What ridge regressions on averaged features, fitted to the same labels in closed form, say of all nodes."""
+        self._sources.check()
+        engine = self.engine
+        if engine.loss.name != "cross_entropy":
+            raise SettingError("The ridge panel is about classes; this jury is of a regression.")
+        with progress_bar("Fitting the ridge panel", show=self.progress):
+            return fit_ridge_panel(self.data, self.train_nodes, engine.targets, engine.num_outputs)
+
+    @plain_torch()
+    def leave_one_out_predictions(self, nodes: Tensor | Sequence[int] | None = None) -> Tensor:
+        """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
+        self._sources.check()
+        stream = LeaveOneOutPredictions(self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.memory)
+        return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
+
+    @plain_torch()
+    def influence_on(self, node: int) -> pd.DataFrame:
+        """The training nodes that drive the prediction of ``node``, most influential first, signed."""
+        self._sources.check()
+        return influence_on(self, node)
+
+    @plain_torch()
+    def health(self) -> Health:
+        """Is the model converged, the curvature well conditioned, the solve accurate? With advice in words."""
+        self._sources.check()
+        return health_of(self)
+
+    @plain_torch()
+    def fidelity(self, k: int = 20, *, retraining: Retraining | None = None, seed: int = 0) -> Fidelity:
+        """Retrain ``k`` jurors and report how well the estimated ones agree; later verdicts claim accordingly."""
+        self._sources.check()
+        found = fidelity_of(self, k, retraining or self.retraining, seed)
+        self._agreement = found.agreement
+        return found
+
+    # --- keeping a jury --------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write the jurors and the settings into the folder ``path`` (npz and json, no pickle)."""
+        self._sources.check()
+        return save_jury(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module, data: Data, **settings: Any) -> Jury:
+        """A jury saved before, with the model and graph it was made from."""
+        return load_jury(cls, Path(path), model, data, **settings)
+
+
+def draw_positions(n: int, max_jurors: int | None) -> Tensor:
+    """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
+    if max_jurors is None or max_jurors == n:
+        return torch.arange(n)
+    check_count(max_jurors, "max_jurors", most=n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:max_jurors].sort().values

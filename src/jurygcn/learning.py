@@ -1,0 +1,54 @@
+"""Learning from few labels with the jury's help, and the classifiers to compare with."""
+
+from collections.abc import Callable
+
+from jurygcn.baselines.classifier import PRESETS, Fitted, Method, check_preset, preset_for
+from jurygcn.baselines.evidential import GPNClassifier, SGNNClassifier
+from jurygcn.baselines.networks import WELL_TRAINED_GCN, GATClassifier, GCNClassifier
+from jurygcn.baselines.posthoc import DeepEnsemble, Energy, Laplace, MCDropout, TemperatureScaling
+from jurygcn.reweighting import Reweighted, Reweighting, loss_weights, reweight
+from jurygcn.self_training.pseudo_labels import PseudoLabels
+from jurygcn.self_training.rounds import SelfTrained, SelfTraining, self_train
+
+# name -> the method with its authors' settings: those for all graphs (None), or a preset for one
+METHODS: dict[str, Callable[[str | None], Method]] = {
+    "gcn": lambda _: GCNClassifier(),
+    "reweight": lambda _: Reweighting(),
+    "self-train": lambda _: SelfTraining(),
+    "self-train-validated": lambda _: SelfTraining(hops="validated"),
+    "gat": GATClassifier.preset,
+    "sgnn": lambda _: SGNNClassifier(),
+    "gpn": GPNClassifier.preset,
+    "mc-dropout": lambda _: MCDropout(),
+    "ensemble": lambda _: DeepEnsemble(),
+    "temperature": lambda _: TemperatureScaling(),
+    "energy": lambda _: Energy(),
+    "laplace": lambda _: Laplace(),
+}
+
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "WELL_TRAINED_GCN",
+    "DeepEnsemble",
+    "Energy",
+    "Fitted",
+    "GATClassifier",
+    "GCNClassifier",
+    "GPNClassifier",
+    "Laplace",
+    "MCDropout",
+    "Method",
+    "PseudoLabels",
+    "Reweighted",
+    "Reweighting",
+    "SGNNClassifier",
+    "SelfTrained",
+    "SelfTraining",
+    "TemperatureScaling",
+    "check_preset",
+    "loss_weights",
+    "preset_for",
+    "reweight",
+    "self_train",
+]

@@ -1,0 +1,1 @@
+"""Leave-one-out models: estimated from the curvature, or retrained."""

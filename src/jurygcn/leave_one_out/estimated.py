@@ -1,0 +1,183 @@
+r"""Leave-one-out parameters: the only place where the sign and the 1/n live.
+
+Leaving out node i's loss (Eq. 3 with :math:`\epsilon = -1/n`) moves the minimiser by
+
+.. math:: \delta_i = \theta_{-i} - \theta \approx +\tfrac1n H_\bullet^{-1} g_i, \qquad g_i = J_i^T L_i w_i
+
+``influence`` uses the whole curvature H (the paper); ``newton`` the curvature without node i, which by the
+push-through identity only rescales the whitened residual:
+
+.. math::
+    (H - U_i^T U_i)^{-1} g_i = H^{-1} J_i^T L_i (I - M_{ii})^{-1} w_i, \qquad M_{ii} = U_i H^{-1} U_i^T
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from jurygcn.checks import all_finite
+from jurygcn.curvature import Curvature
+from jurygcn.engine import Engine
+from jurygcn.errors import JuryWarning, SettingError, SolverError
+from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.linalg import Prepared, Solution, Solver, choose, dominant_subspace
+from jurygcn.losses import FLOOR
+
+LEAVE_OUT = ("newton", "influence", "retrain")
+VOTES = ("auto", "exact", "linearized")
+
+
+class LeaveOneOut:
+    """Solves for the jurors of one objective; factorises the curvature once.
+
+    ``positions`` are the training nodes that get a juror, as positions in ``train_nodes``; all by default.
+    """
+
+    def __init__(
+        self, engine: Engine, operator: Curvature, solver: str | Solver, positions: Tensor | None = None
+    ) -> None:
+        self.engine, self.operator = engine, operator
+        self.positions = torch.arange(engine.num_train) if positions is None else positions
+        self._check_impossible_labels()
+        self.choice = choose(solver, operator)
+        self.prepared: Prepared = self.choice.prepare(operator)
+
+    def _check_impossible_labels(self) -> None:
+        """Refuse what only the floor under the probabilities would bound: no curvature, and no weight decay either."""
+        engine = self.engine
+        if engine.loss.name != "cross_entropy" or bool((self.operator.diagonal > 0).all()):
+            return
+        given = engine.loss.predict(engine.train_outputs).gather(1, engine.targets[:, None]).squeeze(1)
+        if bool((given < FLOOR**2).any()):
+            node = int(engine.train_nodes[int(given.argmin())])
+            raise SolverError(
+                f"The model gives the label of node {node} probability 0, and "
+                "there is no weight decay to bound its juror: pass the weight decay it was trained with, or damping."
+            )
+
+    def influences(self) -> Solution:
+        r"""Influences :math:`I(i) = H^{-1} g_i` of all training nodes, value (P, n).
+
+        Deviates from the paper: H is the second derivative of the mean loss, not 1/n of it (erratum E3).
+
+        Implements: Eq. (5).
+        """
+        everyone = torch.arange(self.engine.num_train)
+        return self._solve(self._whitened(), everyone, dtype=self.operator.dtype)
+
+    def influence_jurors(self, *, as_printed: bool = False) -> Jurors:
+        r""":math:`\theta_{-i} = \theta + \frac1n H^{-1} g_i`.
+
+        ``as_printed`` takes Eqs. (4)-(5) literally: no minus in the influence, so :math:`\epsilon = -1/n` moves
+        towards fitting node i (erratum E1), and H is divided by n a second time (erratum E3), which cancels
+        the 1/n of epsilon.
+
+        Implements: Eq. (3), Eq. (4) with errata E1 and E3.
+        """
+        scale = -1.0 if as_printed else 1.0 / self.engine.num_train
+        solution = self._solve(self._whitened(), self.positions, dtype=self.engine.source_dtype)
+        return self._jurors("influence", scale, solution)
+
+    def newton_jurors(self) -> Jurors:
+        """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
+        retention, least = self._retention()  # I - M_ii
+        solution = self._solve(self._downdated(retention, least), self.positions, dtype=self.engine.source_dtype)
+        return self._jurors("newton", 1.0 / self.engine.num_train, solution, 1.0 - least[self.positions])
+
+    def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
+        r"""Newton or influence jurors in the ``rank`` directions that hold most of them.
+
+        No :math:`\delta_i` is formed: :math:`H \delta_i = \frac1n J_i^T L_i \tilde w_i` is known, and so are, from
+        M_ii alone, :math:`L_i^T J_i \delta_i = M_{ii} \tilde w_i` and
+        :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
+        """
+        n, loss, z = self.engine.num_train, self.engine.loss, self.engine.train_outputs
+        retention, least = self._retention()
+        w = self._downdated(retention, least) if how == "newton" else self._whitened()
+        Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
+        factor = self.prepared.factor.cast(self.engine.source_dtype)
+        gradients = factor.each(w.to(self.engine.source_dtype))[self.positions] / n**0.5  # J_i^T L_i = sqrt(n) U_i^T
+        residuals: list[float] = []
+
+        def solve(block: Tensor) -> Tensor:
+            solution = self.prepared.solve(block.to(self.operator.dtype))
+            residuals.append(solution.residual)
+            return solution.value
+
+        directions, coefficients = dominant_subspace(gradients, solve, rank=rank)
+        energy = float((w * Mw)[self.positions].sum()) / n
+        held = float(coefficients.double().square().sum())
+        return CompressedJurors(
+            directions=directions.T.contiguous(),
+            coefficients=coefficients,
+            own_outputs=(z + loss.change(z, Mw))[self.positions],
+            discarded=max(0.0, 1.0 - held / energy) if energy > 0 else 0.0,
+            leave_out=how,
+            solver=self.choice.name,
+            reason=self.choice.reason,
+            residual=max(residuals),
+            iterations=len(residuals),
+            leverage=1.0 - least[self.positions],
+        )
+
+    def _check_ggn(self) -> None:
+        """Refuse a curvature that is no sum over nodes."""
+        if self.operator.name != "ggn":
+            raise SettingError(
+                f"leave_out='newton' and votes='linearized' need curvature='ggn', got {self.operator.name!r}: "
+                "choose curvature='ggn', or leave_out='influence' with votes='exact'."
+            )
+
+    def _solve(self, whitened: Tensor, positions: Tensor, *, dtype: torch.dtype) -> Solution:
+        r""":math:`H^{-1} J_i^T L_i w_i` for some training nodes, (n, K) -> value (P, positions) in ``dtype``."""
+        if self.operator.name == "ggn":  # J_i^T L_i = sqrt(n) U_i^T
+            return self.prepared.solve_terms(self.engine.num_train**0.5 * whitened, positions, dtype=dtype)
+        return self.prepared.solve(self.engine.node_gradients()[positions].T.contiguous())
+
+    def _jurors(self, how: str, scale: float, solution: Solution, leverage: Tensor | None = None) -> Jurors:
+        if not solution.converged:
+            warnings.warn(
+                f"{solution.solver} stopped at a relative residual of {solution.residual:.1e}: the jurors are only "
+                "that accurate; give it more iterations or choose solver='auto'.",
+                JuryWarning,
+                stacklevel=4,
+            )
+        steps = scale * solution.value.T
+        if not all_finite(steps):
+            raise SolverError(
+                f"The jurors' steps are beyond the range of {steps.dtype}: pass the weight decay the model was trained "
+                "with, add damping, or quantify the model in float64 (model.double())."
+            )
+        return Jurors(
+            steps=steps,
+            leave_out=how,
+            solver=solution.solver,
+            reason=self.choice.reason,
+            residual=solution.residual,
+            iterations=solution.iterations,
+            leverage=leverage,
+        )
+
+    def _whitened(self) -> Tensor:
+        """The whitened residuals w_i of the training nodes, (n, K)."""
+        return self.engine.loss.whitened(self.engine.train_outputs, self.engine.targets)
+
+    def _downdated(self, retention: Tensor, least: Tensor) -> Tensor:
+        r"""Whitened residuals for the leave-one-out curvature: :math:`(I - M_{ii})^{-1} w_i`, (n, K)."""
+        if not float(least.min()) > self.prepared.least_retention:
+            node = int(self.engine.train_nodes[int(least.argmin())])
+            raise SolverError(
+                f"Without the label of node {node} nothing determines the model in some direction (leverage 1): pass "
+                "the weight decay it was trained with, add damping, or use leave_out='influence'."
+            )
+        downdated: Tensor = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
+        return downdated
+
+    def _retention(self) -> tuple[Tensor, Tensor]:
+        r""":math:`I - M_{ii}` for every training node, (n, K, K), and its smallest eigenvalue, (n,)."""
+        self._check_ggn()
+        retention = self.prepared.retention()
+        return retention, torch.linalg.eigvalsh(retention)[:, 0]

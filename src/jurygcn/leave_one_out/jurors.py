@@ -1,0 +1,63 @@
+"""Leave-one-out models as steps away from the trained parameters: one by one, or compressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Jurors:
+    """The leave-one-out models, as steps away from the trained parameters.
+
+    Shapes: steps (n, P) theta_{-i} - theta; leverage (n,) largest eigenvalue of M_ii, or None.
+    """
+
+    steps: Tensor
+    leave_out: str
+    solver: str
+    reason: str
+    residual: float
+    iterations: int
+    leverage: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedJurors:
+    r"""Many jurors as combinations of a few common directions, :math:`\delta_i \approx V c_i`.
+
+    The directions are orthonormal in the curvature H, so what is lost is measured by how much it would change
+    predictions. A juror's prediction at its own node comes from the whole :math:`\delta_i`, to first order.
+
+    Shapes: directions (k, P), coefficients (n, k), own_outputs (n, C) the logits of juror i at its own node.
+
+    Attributes:
+        discarded: the share of :math:`\sum_i \delta_i^T H \delta_i` that the directions do not hold.
+    """
+
+    directions: Tensor
+    coefficients: Tensor
+    own_outputs: Tensor
+    discarded: float
+    leave_out: str
+    solver: str
+    reason: str
+    residual: float
+    iterations: int
+    leverage: Tensor
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.coefficients)
+
+    @property
+    def steps(self) -> Tensor:
+        """The compressed steps themselves, (n, P)."""
+        return self.coefficients @ self.directions

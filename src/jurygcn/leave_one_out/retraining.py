@@ -1,0 +1,159 @@
+"""Jurors by brute force: train the model again without each node. The reference for every estimate.
+
+Leaving a node out means Eq. (3) with eps = -1/n: its loss gets weight 0, the other n - 1 keep 1/n. With
+``remove="node"`` the node also leaves the graph during training (and is back for predictions).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from joblib import Parallel, delayed
+from rich.progress import Progress
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
+from jurygcn.data import check_nodes
+from jurygcn.engine import Engine
+from jurygcn.errors import SettingError
+from jurygcn.models.copies import independent_copy
+from jurygcn.models.training import reset, train
+from jurygcn.parallel import safe_path
+
+Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
+
+# Jurors that train side by side in one stack: bounds memory, not the result.
+STACK = 64
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """How a juror is trained; give what the model itself was trained with.
+
+    Args:
+        epochs, lr, seed: as in :func:`jurygcn.train`.
+        start: "cold" draws the initial parameters from ``seed``; "warm" goes on from the trained ones.
+        remove: "loss" leaves out the node's loss (the paper); "node" takes the node out of the graph as well.
+        fit: your own training, called as ``fit(model, data, train_nodes, node_weights)`` on a copy of the model.
+        processes: how many jurors train at once where they cannot be stacked; None uses all cores.
+        progress: show a bar.
+    """
+
+    epochs: int = 100
+    lr: float = 0.01
+    seed: int = 0
+    start: str = "cold"
+    remove: str = "loss"
+    fit: Fit | None = None
+    processes: int | None = None
+    progress: bool = False
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether a juror depends on the other labels alone, and on all of them alike, as far as that can be told."""
+        return self.start == "cold" and self.remove == "loss"
+
+    def __post_init__(self) -> None:
+        for name, known in (("start", ("cold", "warm")), ("remove", ("loss", "node"))):
+            if getattr(self, name) not in known:
+                raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        check_count(self.epochs, "epochs", most=MOST_EPOCHS)
+        check_rate(self.lr)
+        check_count(self.seed, "seed", least=0, most=MOST_SEED)
+
+
+def retrained_parameters(engine: Engine, retraining: Retraining, jurors: Iterable[int] | None = None) -> Tensor:
+    """Parameters of the retrained jurors (positions in ``train_nodes``; all by default), (b, P) in float64."""
+    positions = torch.arange(engine.num_train) if jurors is None else torch.as_tensor(list(jurors))
+    source = independent_copy(engine.model).to(engine.source_dtype)
+    plain = retraining.remove == "loss" and retraining.fit is None
+    stackable = plain and engine.stacked_field(source) is not None
+    with Progress(disable=not retraining.progress, transient=True) as bar:
+        task = bar.add_task("retraining jurors", total=len(positions))
+        if stackable:
+            rows = []
+            for batch in positions.split(STACK):
+                rows.append(_train_stack(engine, source, retraining, batch))
+                bar.advance(task, len(batch))
+            return torch.cat(rows).double()
+        calls = (delayed(_train_one)(engine, source, retraining, int(i)) for i in positions)
+        workers = Parallel(n_jobs=retraining.processes or -1, return_as="generator")
+        thetas = []
+        with safe_path():
+            for theta in workers(calls):
+                thetas.append(theta)
+                bar.advance(task)
+        return torch.stack(thetas).double()
+
+
+def _weights_without(n: int, left_out: Tensor) -> Tensor:
+    """One row of node weights per juror: 1, and 0 for the node it leaves out, (b, n)."""
+    return torch.ones(len(left_out), n).scatter_(1, left_out[:, None], 0.0)
+
+
+def _train_stack(engine: Engine, source: nn.Module, settings: Retraining, batch: Tensor) -> Tensor:
+    """Train a stack of GCNs as one: Adam acts on each number alone, so the jurors do not feel each other."""
+    model = independent_copy(source)
+    if settings.start == "cold":
+        with torch.random.fork_rng():
+            torch.manual_seed(settings.seed)
+            reset(model)
+    field = engine.stacked_field(model)
+    assert field is not None
+    parameters = dict(model.named_parameters())
+    stacks = {name: p.detach().expand(len(batch), *p.shape).clone().requires_grad_() for name, p in parameters.items()}
+    decays = engine.cast(engine.source_dtype).unflatten(engine.decay)
+    groups = [{"params": [stacks[name]], "weight_decay": float(decays[name].flatten()[0])} for name in stacks]
+    optimizer = torch.optim.Adam(groups, lr=settings.lr)
+    weights = _weights_without(engine.num_train, batch)
+    b, n = weights.shape
+    targets = engine.targets.repeat(b, *[1] * (engine.targets.dim() - 1))
+    for _ in range(settings.epochs):
+        optimizer.zero_grad()
+        logits = field.stacked_logits(list(stacks.values())).permute(2, 0, 1)  # (b, n, C)
+        losses = engine.loss.node_losses(logits.reshape(b * n, -1), targets).view(b, n)
+        (losses * weights).mean(dim=1).sum().backward()
+        optimizer.step()
+    return torch.cat([stack.detach().flatten(1) for stack in stacks.values()], dim=1)
+
+
+def _train_one(engine: Engine, source: nn.Module, settings: Retraining, position: int) -> Tensor:
+    """Train one juror of any model."""
+    model = independent_copy(source)
+    data, node = engine.data, int(engine.train_nodes[position])
+    if settings.remove == "node":
+        data = without_node(data, node)
+    weights = _weights_without(engine.num_train, torch.tensor([position]))[0]
+    if settings.fit is not None:
+        settings.fit(model, data, engine.train_nodes, weights)
+    else:
+        train(
+            model,
+            data,
+            engine.train_nodes,
+            epochs=settings.epochs,
+            lr=settings.lr,
+            weight_decay=engine.weight_decay,
+            loss=engine.loss.name,
+            node_weights=weights,
+            forward=engine.forward,
+            warm_start=settings.start == "warm",
+            seed=settings.seed,
+        )
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
+
+
+def without_node(data: Data, node: int) -> Data:
+    """The graph with ``node`` cut off: its edges are gone, its index stays, so that all others keep theirs."""
+    (node,) = check_nodes([node], data, what="node").tolist()
+    kept = (data.edge_index != node).all(dim=0)
+    cut = copy.copy(data)
+    cut.edge_index = data.edge_index[:, kept]
+    for key in ("edge_weight", "edge_attr"):
+        if getattr(data, key, None) is not None:
+            cut[key] = data[key][kept]
+    return cut

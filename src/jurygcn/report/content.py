@@ -1,0 +1,236 @@
+"""From a jury and its verdict to what the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jurygcn.data import check_nodes, labelled
+from jurygcn.diagnostics.fidelity import Fidelity
+from jurygcn.diagnostics.health import Health
+from jurygcn.diagnostics.influence import influence_of_labels
+from jurygcn.errors import SettingError
+from jurygcn.evaluation import distance_to_labels
+from jurygcn.jury import Jury
+from jurygcn.report.diagnostics_text import checkup_words
+from jurygcn.report.document import Report, rounded
+from jurygcn.report.measures import Evidence, charts, headline
+from jurygcn.verdict import Verdict
+
+MAX_ROWS, MAX_EDGES, MAX_NEIGHBOURS = 20_000, 120_000, 40
+DRIVERS = 8  # labels shown as driving a prediction
+
+
+def report_on(
+    jury: Jury,
+    verdict: Verdict,
+    *,
+    test_nodes: Tensor | Sequence[int] | None = None,
+    alpha: float = 0.1,
+    title: str | None = None,
+    health: Health | None = None,
+    fidelity: Fidelity | None = None,
+    details: int = 2_000,
+) -> Report:
+    """Gather the page about a verdict, once.
+
+    Args:
+        jury, verdict: the verdict, and the jury that gave it.
+        test_nodes: where to measure; by default the judged nodes with a known label that were not trained on.
+        alpha: level of the label sets shown; a regression's intervals have the verdict's own.
+        title: the heading; by default the graph's name.
+        health, fidelity: what ``jury.health()`` and ``jury.fidelity()`` said, if they were asked.
+        details: for so many of the most uncertain nodes the page knows p-values and the labels that drive them.
+    """
+    if verdict.label_counts is None and verdict.outputs.shape[1] != 1:
+        raise SettingError(
+            f"expected a verdict on classes or on one target, got {verdict.outputs.shape[1]} targets; "
+            "make a jury per target"
+        )
+    if fidelity is not None:
+        verdict = replace(verdict, grounds=replace(verdict.grounds, agreement=fidelity.agreement))
+    found = _evidence(jury, verdict, test_nodes, alpha)
+    position = torch.full((int(jury.data.num_nodes),), -1)
+    position[verdict.nodes] = torch.arange(len(verdict))
+    order = position[verdict.ranking()]
+    rows, detailed = order[:MAX_ROWS], order[: max(0, details)]
+    name = getattr(jury.data, "name", None)
+    edges = _edges(jury, verdict.nodes[detailed])
+    content = {
+        "title": title or (f"Verdict on {name}" if name else "Verdict"),
+        "kind": "classes" if found.classify else "target",
+        "classes": _class_names(verdict) if found.classify else [],
+        "alpha": alpha if found.classify else verdict.alpha,
+        "headline": headline(found),
+        "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),
+        "columns": _columns(found),
+        "rows": _rows(jury, found, rows),
+        "edges": edges,
+        "training": _training(jury),
+        "details": _details(jury, verdict, detailed),
+        "charts": charts(found),
+        "checkup": checkup_words(health, fidelity),
+        "version": version("jurygcn"),
+    }
+    return Report(rounded(content))
+
+
+def _evidence(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] | None, alpha: float) -> Evidence:
+    data, nodes = jury.data, verdict.nodes
+    N = int(data.num_nodes)
+    known = labelled(data).reshape(N, -1).all(dim=1)
+    tested = known.clone()
+    tested[jury.train_nodes] = False
+    if test_nodes is not None:
+        asked = torch.zeros(N, dtype=torch.bool)
+        if len(test_nodes):
+            asked[check_nodes(test_nodes, data, what="test_nodes")] = True
+        tested &= asked
+    pairs = _pairs(data.edge_index)
+    degree = torch.bincount(pairs.flatten(), minlength=N)
+    distance = torch.from_numpy(distance_to_labels(pairs, jury.train_nodes, num_nodes=N))
+    truth = data.y.reshape(N, -1)[:, 0]
+    where = tested[nodes].nonzero()[:, 0]
+    return Evidence(verdict, truth[nodes], known[nodes], where, degree[nodes], distance[nodes], alpha)
+
+
+def _pairs(edge_index: Tensor) -> Tensor:
+    """Every undirected edge once, smaller end first, without loops. Shapes: (2, E) -> (2, E')."""
+    ends = edge_index.sort(dim=0).values
+    ends = ends[:, ends[0] < ends[1]]
+    span = int(ends.max()) + 1 if ends.numel() else 1
+    keys = (ends[0] * span + ends[1]).unique()  # one number per edge: far quicker than unique columns
+    return torch.stack([keys // span, keys % span])
+
+
+def _class_names(verdict: Verdict) -> list[str]:
+    return [str(name) for name in verdict.names or range(verdict.outputs.shape[1])]
+
+
+def _columns(found: Evidence) -> list[dict[str, str]]:
+    """The table's columns: key in the rows, heading, kind, explanation."""
+    rows = [
+        ("node", "Node", "node", "The node's name, or its number"),
+        ("prediction", "Prediction", "class", "What the model predicts"),
+        ("set", "Label set", "set", f"The labels that are still possible at level {found.alpha:g}"),
+        ("truth", "True label", "class", "The known label, if there is one"),
+        ("ambiguity", "Ambiguity", "share", "The score: how close the two best labels are; high is uncertain"),
+        ("credibility", "Credibility", "share", "The largest p-value: low where no label fits"),
+        ("size", "Set size", "count", "Labels in the set: 1 is decided, 0 looks like no class"),
+        ("probability", "Probability", "share", "The model's probability of its prediction"),
+        ("width", "Width", "number", "The paper's uncertainty"),
+        ("doubt", "Neighbour doubt", "share", "How little the surroundings share the predicted label"),
+        (
+            "opinion",
+            "Panel doubt",
+            "share",
+            "How little ridge regressions think of the predicted label",
+        ),
+        ("trained", "Trained on", "flag", "Whether the model was trained on this node's label"),
+    ]
+    if not found.classify:
+        rows = [
+            rows[0],
+            ("prediction", "Prediction", "number", "What the model predicts"),
+            ("lower", "Lower", "number", "Lower end of the interval"),
+            ("upper", "Upper", "number", "Upper end of the interval"),
+            ("width", "Width", "number", "The score: length of the interval"),
+            ("truth", "Target", "number", "The known target, if there is one"),
+            rows[-1],
+        ]
+    missing = {"truth"} if not found.known.any() else set()
+    missing |= {"opinion"} if not len(found.verdict.panel_doubt) else set()
+    rows = [row for row in rows if row[0] not in missing]
+    return [dict(zip(("key", "title", "kind", "help"), row)) for row in rows]
+
+
+def _rows(jury: Jury, found: Evidence, rows: Tensor) -> dict[str, list[Any]]:
+    """The table by columns, most uncertain node first; label sets as numbers in the list ``sets``."""
+    verdict, data = found.verdict, jury.data
+    trained = torch.zeros(int(data.num_nodes), dtype=torch.bool)
+    trained[jury.train_nodes] = True
+    nodes = verdict.nodes[rows]
+    names = getattr(data, "node_names", None)
+    columns: dict[str, list[Any]] = {"node": nodes.tolist(), "degree": found.degree[rows].tolist()}
+    if names:
+        columns["name"] = [str(names[node]) for node in nodes.tolist()]
+    values = {"width": verdict.width.reshape(-1)}
+    if found.classify:
+        sets, index = verdict.label_sets(found.alpha)[rows].unique(dim=0, return_inverse=True)
+        columns |= {"sets": [row.nonzero()[:, 0].tolist() for row in sets], "set": index.tolist()}
+        columns["prediction"] = verdict.predicted_class[rows].tolist()
+        columns["size"] = verdict.set_size(found.alpha)[rows].tolist()
+        values |= {"probability": verdict.outputs.amax(dim=1), "doubt": verdict.neighbour_doubt}
+        values |= {"credibility": verdict.credibility, "ambiguity": verdict.ambiguity}
+        values |= {"opinion": verdict.panel_doubt} if len(verdict.panel_doubt) else {}
+    else:
+        values |= {"prediction": verdict.outputs, "lower": verdict.lower, "upper": verdict.upper}
+    columns |= {key: value.reshape(-1)[rows].double().tolist() for key, value in values.items()}
+    truth, known = found.truth[rows].tolist(), found.known[rows].tolist()
+    columns["truth"] = [value if there else None for value, there in zip(truth, known)]
+    columns["trained"] = trained[nodes].int().tolist()
+    return columns
+
+
+def _edges(jury: Jury, detailed: Tensor) -> dict[str, Any]:
+    """Who is next to whom: all edges, or in a large graph some of those at the nodes with details."""
+    pairs = _pairs(jury.data.edge_index)
+    complete = pairs.shape[1] <= MAX_EDGES
+    if not complete:
+        chosen = torch.zeros(int(jury.data.num_nodes), dtype=torch.bool)
+        chosen[detailed] = True
+        pairs = pairs[:, chosen[pairs].any(dim=0)]
+        both = torch.cat([pairs, pairs.flip(0)], dim=1)
+        both = both[:, chosen[both[0]]]
+        both = both[:, both[0].argsort(stable=True)]
+        count = torch.bincount(both[0], minlength=len(chosen))
+        place = torch.arange(both.shape[1]) - (count.cumsum(0) - count)[both[0]]  # which of its node's edges this is
+        pairs = both[:, place < MAX_NEIGHBOURS].sort(dim=0).values.unique(dim=1)[:, :MAX_EDGES]
+    return {"pairs": pairs.T.flatten().tolist(), "complete": complete}
+
+
+def _training(jury: Jury) -> dict[str, list[Any]]:
+    nodes = jury.train_nodes
+    names = getattr(jury.data, "node_names", None)
+    labels = jury.data.y.reshape(int(jury.data.num_nodes), -1)[nodes, 0].tolist()
+    return {"node": nodes.tolist(), "label": labels, "name": [str(names[n]) for n in nodes.tolist()] if names else []}
+
+
+def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
+    """P-values and drivers of the first rows; no drivers for linearised jurors, whose votes are too many to repeat."""
+    columns: dict[str, Any] = {"count": len(detailed), "p_values": None, "drivers": None, "support": None}
+    if verdict.label_counts is not None:
+        columns["p_values"] = rounded(verdict.p_values[detailed].tolist(), 3)
+    if jury.votes != "linearized" and len(detailed):
+        drivers = influence_of_labels(jury, verdict.nodes[detailed], count=DRIVERS)
+        columns |= {"drivers": drivers.positions.tolist(), "support": rounded(drivers.support.double().tolist(), 3)}
+    return columns
+
+
+def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: bool) -> list[str]:
+    """What was judged, and what the page leaves out."""
+    count, verdict = jury.jurors.count, found.verdict
+    how = {"newton": "estimated by a Newton step", "influence": "estimated by influence", "retrain": "retrained"}
+    said = [
+        f"{len(verdict):,} nodes judged by {count:,} jurors: models that each left out one label, "
+        f"{how[jury.jurors.leave_out]}."
+    ]
+    claim = verdict.claim(found.alpha).words
+    said.append(f"{'Label sets' if found.classify else 'Intervals'}: {claim[0].lower()}{claim[1:]}")
+    if found.classify and verdict.diffusion:
+        often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
+        said.append(f"Votes were averaged over neighbourhoods {often}.")
+    if rows < len(verdict):
+        said.append(f"The table has the {rows:,} most uncertain nodes; headline numbers and charts are about all.")
+    if detailed < len(verdict):
+        said.append(f"The labels that drive a prediction are kept for the {detailed:,} most uncertain nodes.")
+    if not complete:
+        said.append(f"The graph has many edges: up to {MAX_NEIGHBOURS} neighbours are kept, of those same nodes only.")
+    if jury.votes == "linearized":
+        said.append("The jurors are linearised: the labels that drive a prediction were not worked out.")
+    return said

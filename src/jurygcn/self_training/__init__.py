@@ -1,0 +1,1 @@
+"""Learning from few labels: pseudo-labels that the jury finds credible, in rounds."""

@@ -1,0 +1,231 @@
+"""What the jury says of each node: intervals, label sets and scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from jurygcn.conformal.claims import Claim, Grounds
+from jurygcn.conformal.intervals import check_alpha, exact_rank
+from jurygcn.display.figures import plot_node, plot_verdict
+from jurygcn.display.words import as_line, verdict_facts, verdict_html
+from jurygcn.errors import SettingError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# score -> whether a high value means uncertain
+RANKINGS = {
+    "ambiguity": True,
+    "width": True,
+    "set_size": True,
+    "loo_variance": True,
+    "label_flips": True,
+    "neighbour_doubt": True,
+    "panel_doubt": True,
+    "credibility": False,
+    "confidence": False,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The jury's verdict on m nodes.
+
+    ``claim(alpha)`` says what may be claimed of the label sets, or of a regression's intervals. With retrained jurors,
+    fixed settings and labels drawn at random a theorem promises coverage of at least 1 - 2 alpha. Estimated jurors aim
+    at 1 - alpha; that is a target, not a promise. Nothing is claimed after active learning, nor of the classification
+    interval [lower, upper], which is the paper's ranking score and says nothing about labels.
+
+    Attributes:
+        nodes: the asked nodes, (m,).
+        outputs: the model's own class probabilities, or its outputs for regression, (m, C).
+        lower, upper: the paper's interval of the output norm (Eq. 7); for regression the interval of the target.
+        num_jurors: how many jurors spoke for each node: n, or n - 1 for a training node, (m,).
+        kinds: what the width measures there (Prop. 1): "aleatoric+epistemic" or "epistemic", one per node.
+        loo_errors: the jurors' errors on their own nodes (Eq. 6), (n,).
+        loo_variance: jackknife variance of the prediction over jurors, (m,).
+        label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
+        neighbour_doubt: one minus the predicted class's share of the model's probabilities within two hops, (m,); uses
+            no ballots, and catches errors well on homophilous graphs; empty for regression.
+        panel_doubt: one minus the predicted class's share in the ridge panel, (m,), if it was asked for; empty
+            otherwise. See :class:`jurygcn.diagnostics.ridge_panel.RidgePanel`.
+        alpha: the level of lower and upper.
+        diffusion: how many times ballots were averaged over neighbourhoods before scoring labels.
+        grounds: what decides which coverage may be claimed.
+    """
+
+    nodes: Tensor
+    outputs: Tensor
+    lower: Tensor
+    upper: Tensor
+    num_jurors: Tensor
+    kinds: list[str]
+    loo_errors: Tensor
+    loo_variance: Tensor
+    label_flips: Tensor
+    neighbour_doubt: Tensor
+    alpha: float
+    diffusion: int = 0
+    label_counts: Tensor | None = field(default=None, repr=False)
+    names: list[str] | None = field(default=None, repr=False)
+    grounds: Grounds = field(default_factory=Grounds, repr=False)
+    panel_doubt: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def width(self) -> Tensor:
+        """The paper's uncertainty: upper - lower. A weak score for classification: it hardly varies between nodes.
+
+        Implements: Eq. (8), Definition 1.
+        """
+        return self.upper - self.lower
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The model's class probabilities, (m, C)."""
+        if self.label_counts is None:
+            raise SettingError("Probabilities are for classification; this verdict is of a regression: use outputs.")
+        return self.outputs
+
+    @property
+    def predicted_class(self) -> Tensor:
+        """The model's predicted class, (m,)."""
+        return self.outputs.argmax(dim=-1)
+
+    # --- label sets ------------------------------------------------------------------------------------
+
+    @property
+    def _counts(self) -> Tensor:
+        if self.label_counts is None:
+            raise SettingError("Label sets and p-values are for classification; this verdict is of a regression.")
+        return self.label_counts
+
+    @cached_property
+    def p_values(self) -> Tensor:
+        r"""How compatible each label is with what jurors saw on their own left-out nodes, (m, C).
+
+        .. math:: p(u, y) = \frac{1 + \#\{i \ne u : s_{-i}(i, y_i) \ge s_{-i}(u, y)\}}{n' + 1}
+        """
+        return (1 + self._counts).double() / (1 + self.num_jurors).double()[:, None]
+
+    def label_sets(self, alpha: float = 0.1) -> Tensor:
+        r"""Jackknife+ prediction sets at level ``alpha``, (m, C) bool.
+
+        y is in unless at least :math:`(1-\alpha)(n'+1)` jurors find it stranger than their own left-out label.
+        With fewer than 1/alpha - 1 labels every label is in.
+        """
+        check_alpha(alpha, below=1.0)
+        # in iff (n' - k) < (1 - alpha)(n' + 1), that is iff k + 1 > floor(alpha (n' + 1)): integers, no rounding
+        sizes = self.num_jurors.unique()
+        ranks = torch.tensor([exact_rank(alpha, int(n)) for n in sizes], device=self.num_jurors.device)
+        return self._counts + 1 > ranks[torch.searchsorted(sizes, self.num_jurors)][:, None]
+
+    def set_size(self, alpha: float = 0.1) -> Tensor:
+        """Labels in the prediction set: 1 is decided, 0 means the node looks like none of the classes, (m,)."""
+        return self.label_sets(alpha).sum(dim=1)
+
+    def claim(self, alpha: float | None = None) -> Claim:
+        """What is claimed of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals at their level.
+
+        A promise where a theorem applies, a target where the method aims at coverage without a proof, or nothing.
+        """
+        if self.label_counts is None:
+            alpha = self.alpha
+        level = check_alpha(0.1 if alpha is None else alpha, below=1.0)
+        return self.grounds.claim(level, int(self.num_jurors.max()) if len(self) else 0)
+
+    # --- scores ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _top_two(self) -> Tensor:
+        p = self.p_values
+        return p.topk(min(2, p.shape[1]), dim=1).values
+
+    @property
+    def credibility(self) -> Tensor:
+        """Largest p-value: low where no label fits, so the node is unlike the labelled ones, (m,)."""
+        return self._top_two[:, 0]
+
+    @property
+    def confidence(self) -> Tensor:
+        """One minus the second largest p-value: high where every other label is ruled out, (m,)."""
+        return 1.0 - (self._top_two[:, 1] if self._top_two.shape[1] > 1 else torch.zeros_like(self._top_two[:, 0]))
+
+    @property
+    def ambiguity(self) -> Tensor:
+        """One minus the gap between the two largest p-values: the default score for catching errors, (m,)."""
+        return 2.0 - self.credibility - self.confidence
+
+    def uncertainty(self, by: str | None = None) -> Tensor:
+        """A score by name, oriented so that a high value means uncertain, (m,)."""
+        by = by or ("ambiguity" if self.label_counts is not None else "width")
+        if by not in RANKINGS:
+            raise SettingError(f"Unknown score {by!r}: choose one of {', '.join(RANKINGS)}.")
+        if by == "panel_doubt" and len(self.panel_doubt) < len(self):
+            raise SettingError("This verdict has no ridge panel: ask for it with jury.verdict(with_panel=True).")
+        values = self.set_size().double() if by == "set_size" else getattr(self, by).double()
+        return values if RANKINGS[by] else -values
+
+    def ranking(self, by: str | None = None) -> Tensor:
+        """The nodes from most to least uncertain; equal scores are ordered by the paper's width, then by node."""
+        order = self.nodes.argsort(stable=True)
+        for key in (self.width.double(), self.uncertainty(by)):
+            order = order[key[order].argsort(descending=True, stable=True)]
+        return self.nodes[order]
+
+    # --- for people ------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return as_line("Verdict", verdict_facts(self))
+
+    def _repr_html_(self) -> str:
+        return verdict_html(self)
+
+    def plot(self, *, alpha: float = 0.1) -> Figure:
+        """A figure of the scores and of the label sets at ``alpha`` (or the intervals of a regression)."""
+        return plot_verdict(self, alpha=alpha)
+
+    def plot_node(self, node: int, *, alpha: float = 0.1) -> Figure:
+        """A figure of what is said of one node: its labels' p-values and probabilities, or its interval."""
+        return plot_node(self, node, alpha=alpha)
+
+    def to_frame(self, alpha: float = 0.1) -> pd.DataFrame:
+        """One row per node, with everything the verdict says; label sets at ``alpha``."""
+        columns: dict[str, Any] = {"node": self.nodes.tolist()}
+        if self.label_counts is None:
+            outputs = self.outputs.shape[1]
+            for c in range(outputs):
+                columns["predicted_value" if outputs == 1 else f"predicted_value_{c}"] = self.outputs[:, c].tolist()
+        else:
+            columns["predicted_class"] = self.predicted_class.tolist()
+            columns["probability"] = self.outputs.amax(dim=1).tolist()
+        if self.lower.dim() == 1:
+            columns |= {
+                "lower": self.lower.tolist(),
+                "upper": self.upper.tolist(),
+                "width": self.width.tolist(),
+            }
+        if self.label_counts is not None:
+            columns["label_set"] = [self._set_words(row) for row in self.label_sets(alpha).tolist()]
+            columns["set_size"] = self.set_size(alpha).tolist()
+            for name in ("credibility", "confidence", "ambiguity"):
+                columns[name] = getattr(self, name).tolist()
+            columns["label_flips"] = self.label_flips.tolist()
+            columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
+            if len(self.panel_doubt):
+                columns["panel_doubt"] = self.panel_doubt.tolist()
+        columns["loo_variance"] = self.loo_variance.tolist()
+        columns["kinds"] = self.kinds
+        return pd.DataFrame(columns)
+
+    def _set_words(self, row: list[bool]) -> str:
+        labels = [c for c, inside in enumerate(row) if inside]
+        return " ".join(self.names[c] if self.names else str(c) for c in labels)

@@ -1,0 +1,157 @@
+"""Brute-force jurors, and the reports that compare with them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from cases import graph
+from jurygcn.data import synthetic
+from jurygcn.diagnostics.fidelity import correlate
+from jurygcn.engine import engine_of
+from jurygcn.errors import SettingError
+from jurygcn.jury import Jury
+from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters, without_node
+from jurygcn.models import GCN, train
+
+
+def trained(epochs: int = 80, seed: int = 3) -> tuple[GCN, object, torch.Tensor]:
+    data = synthetic(num_nodes=60, num_edges=240, num_features=5, num_classes=3, seed=2)
+    nodes = torch.arange(0, 60, 4)
+    model = GCN(5, 6, 3)
+    train(model, data, nodes, epochs=epochs, seed=seed, weight_decay=0.01)
+    return model, data, nodes
+
+
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_stacked_training_equals_training_one_by_one(start: str):
+    model, data, nodes = trained()
+    engine = engine_of(model, data, nodes, weight_decay=0.01)
+    stacked = retrained_parameters(engine, Retraining(epochs=40, seed=3, start=start), [0, 4, 9])
+    for row, left_out in zip(stacked, (0, 4, 9)):
+        juror = copy.deepcopy(model)
+        weights = torch.ones(len(nodes))
+        weights[left_out] = 0.0
+        warm = start == "warm"
+        train(juror, data, nodes, epochs=40, seed=3, weight_decay=0.01, node_weights=weights, warm_start=warm)
+        expected = torch.cat([p.detach().reshape(-1) for p in juror.parameters()]).double()
+        torch.testing.assert_close(row, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_own_training_function_and_generic_models_agree_with_the_stack():
+    model, data, nodes = trained()
+    engine = engine_of(model, data, nodes, weight_decay=0.01)
+
+    def fit(juror, graph, train_nodes, weights):
+        train(juror, graph, train_nodes, epochs=40, seed=3, weight_decay=0.01, node_weights=weights)
+
+    stacked = retrained_parameters(engine, Retraining(epochs=40, seed=3), [1, 2])
+    own = retrained_parameters(engine, Retraining(fit=fit, processes=1), [1, 2])
+    torch.testing.assert_close(own, stacked, rtol=1e-3, atol=1e-4)
+    generic = engine_of(model, data, nodes, weight_decay=0.01, forward=lambda m, d: m(d.x, d.edge_index))
+    one_by_one = retrained_parameters(generic, Retraining(epochs=40, seed=3, processes=1), [1, 2])
+    torch.testing.assert_close(one_by_one, stacked, rtol=1e-3, atol=1e-4)
+
+
+def test_removing_the_node_too():
+    model, data, nodes = trained()
+    cut = without_node(data, int(nodes[2]))
+    assert not (cut.edge_index == nodes[2]).any()
+    assert cut.num_nodes == data.num_nodes
+    engine = engine_of(model, data, nodes, weight_decay=0.01)
+    settings = {"epochs": 30, "seed": 3, "processes": 1}
+    removed = retrained_parameters(engine, Retraining(**settings, remove="node"), [2])[0]
+    juror = copy.deepcopy(model)
+    weights = torch.ones(len(nodes))
+    weights[2] = 0.0
+    train(juror, cut, nodes, epochs=30, seed=3, weight_decay=0.01, node_weights=weights)
+    torch.testing.assert_close(removed, torch.cat([p.detach().reshape(-1) for p in juror.parameters()]).double())
+    kept = retrained_parameters(engine, Retraining(**settings), [2])[0]
+    assert (removed - kept).norm() > 1e-3
+
+
+def test_retrained_jury_behind_the_same_interface():
+    model, data, nodes = trained(epochs=400)
+    recipe = Retraining(epochs=400, seed=3)
+    retrained = Jury(model, data, nodes, weight_decay=0.01, leave_out="retrain", retraining=recipe).fit()
+    newton = Jury(model, data, nodes, weight_decay=0.01, retraining=recipe).fit()
+    influence = Jury(model, data, nodes, weight_decay=0.01, leave_out="influence").fit()
+    truth = retrained.leave_one_out_predictions(nodes)
+    error = {
+        name: float((jury.leave_one_out_predictions(nodes) - truth).norm())
+        for name, jury in (("n", newton), ("i", influence))
+    }
+    assert error["n"] < 0.5 * error["i"]
+    assert retrained.verdict().p_values.shape == (60, 3)
+
+
+def test_fidelity_and_health():
+    model, data, nodes = trained(epochs=600)
+    jury = Jury(model, data, nodes, weight_decay=0.01, retraining=Retraining(epochs=600, seed=3)).fit()
+    fidelity = jury.fidelity(k=10)
+    assert fidelity.correlation > 0.95
+    assert abs(fidelity.bias) < 0.1
+    assert "can be trusted" in fidelity.advice
+    health = jury.health()
+    assert health.well, health.advice
+    # the gradient by autodiff
+    expected = torch.func.grad(jury.engine.risk)(jury.engine.theta).norm()
+    assert health.gradient == pytest.approx(float(expected), rel=1e-6)
+    eigenvalues = torch.linalg.eigvalsh(jury.curvature.to_dense())
+    assert health.eigenvalues == pytest.approx((float(eigenvalues[0]), float(eigenvalues[-1])), rel=0.1)
+
+
+def test_health_speaks_up():
+    model, data, nodes = trained(epochs=3)
+    assert any("Not converged" in line for line in Jury(model, data, nodes).fit().health().advice)
+    wrong_decay = Jury(trained(epochs=600)[0], data, nodes, weight_decay=0.5).fit().health()
+    assert any("weight decay you trained with" in line for line in wrong_decay.advice)
+    dropping = GCN(5, 6, 3, dropout=0.5)
+    train(dropping, data, nodes, epochs=5)
+    assert any("dropout" in line for line in Jury(dropping, data, nodes).fit().health().advice)
+    line = graph("two_block", classes=1, regression=True)
+    straight = GCN(4, 1, 1, num_layers=1).double()
+    undecayed = Jury(straight, line, torch.arange(8), loss="mse", weight_decay=0.0, leave_out="influence").fit()
+    assert any("no weight decay" in words for words in undecayed.health().advice)
+
+
+def test_influence_on_a_node():
+    model, data, nodes = trained(epochs=300)
+    jury = Jury(model, data, nodes, weight_decay=0.01).fit()
+    frame = jury.influence_on(7)
+    votes = jury.leave_one_out_predictions([7])[:, 0]
+    with torch.no_grad():
+        own = torch.softmax(model(data.x, data.edge_index), dim=1)[7]
+    label = int(own.argmax())
+    assert set(frame["train_node"]) == set(nodes.tolist())
+    assert frame["support"].abs().is_monotonic_decreasing
+    top = frame.iloc[0]
+    i = nodes.tolist().index(int(top["train_node"]))
+    assert top["support"] == pytest.approx(float(own[label] - votes[i, label]), abs=1e-6)
+    assert top["prediction_without"] == int(votes[i].argmax())
+
+
+def test_correlation():
+    a = torch.tensor([1.0, 2.0, 4.0])
+    assert correlate(a, 3 * a + 1) == pytest.approx(1.0)
+    assert correlate(a, -a) == pytest.approx(-1.0)
+    assert correlate(torch.ones(3), torch.ones(3)) == 1.0
+    assert correlate(a, torch.ones(3)) == 0.0
+
+
+def test_settings_are_checked():
+    with pytest.raises(SettingError, match="start"):
+        Retraining(start="lukewarm")
+    with pytest.raises(SettingError, match="remove"):
+        Retraining(remove="everything")
+
+
+def test_regression_fidelity():
+    data = graph("two_block", classes=1, regression=True)
+    model = GCN(4, 3, 1).double()
+    nodes = torch.arange(8)
+    train(model, data, nodes, loss="mse", epochs=500, weight_decay=0.02)
+    jury = Jury(model, data, nodes, loss="mse", weight_decay=0.02, retraining=Retraining(epochs=500)).fit()
+    assert jury.fidelity(k=8).correlation > 0.8

@@ -1,0 +1,190 @@
+"""Every method through the one interface, and the post-hoc ones by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from small_graphs import communities, parts
+from torch import Tensor
+from torch.nn import functional
+
+from jurygcn import learning
+from jurygcn.baselines.classifier import logits_of
+from jurygcn.baselines.posthoc import best_temperature
+from jurygcn.baselines.sampling import dropout_samples
+from jurygcn.errors import DataError, SettingError
+from jurygcn.graph.propagation import normalized_adjacency
+from jurygcn.models import GCN
+
+DATA = communities(noise=0.6)
+TRAIN, VAL, TEST = parts(DATA, labels=15)
+FEWER = {
+    "sgnn": {"epochs": 150, "samples": 10},
+    "gat": {"patience": 60},
+    "gpn": {"patience": 20},
+    "mc-dropout": {"samples": 10},
+    "ensemble": {"members": 3},
+    "self-train": {"rounds": (0.1, 0.3), "hops": 2},
+    "self-train-validated": {"rounds": (0.1, 0.3), "teacher_epochs": 60},
+}
+USE_VALIDATION = ("gat", "gpn", "temperature", "self-train-validated")
+FITTED: dict[str, learning.Fitted] = {}
+
+
+def quick(name: str) -> learning.Method:
+    return dataclasses.replace(learning.METHODS[name](None), **FEWER.get(name, {}))
+
+
+def fitted(name: str) -> learning.Fitted:
+    if name not in FITTED:
+        FITTED[name] = quick(name).fit(DATA, TRAIN, val_nodes=VAL, seed=1)
+    return FITTED[name]
+
+
+@pytest.mark.parametrize("name", learning.METHODS)
+def test_one_interface(name: str):
+    found = fitted(name)
+    p = found.predict_proba()
+    assert p.shape == (150, 3)
+    torch.testing.assert_close(p.sum(dim=1), torch.ones(150), rtol=0, atol=1e-5)
+    assert torch.equal(found.predict(TEST), p[TEST].argmax(dim=1))
+    for kind, score in found.uncertainties.items():
+        assert score.shape == (150,)
+        assert bool(torch.isfinite(score).all()), kind
+        assert torch.equal(found.uncertainty(kind, nodes=TEST), score[TEST])
+    assert torch.equal(found.uncertainty(), next(iter(found.uncertainties.values())))
+    assert not found.model.training
+    with pytest.raises(SettingError, match="uncertainties"):
+        found.uncertainty("nonsense")
+
+
+@pytest.mark.parametrize("name", learning.METHODS)
+def test_every_method_learns(name: str):
+    correct = (fitted(name).predict(TEST) == DATA.y[TEST]).float().mean()
+    assert float(correct) > 0.6, "a third would be chance"
+
+
+@pytest.mark.parametrize("name", learning.METHODS)
+def test_the_seed_decides_everything(name: str):
+    first = fitted(name).probabilities
+    with torch.random.fork_rng():
+        torch.manual_seed(99)  # what others draw must not matter
+        assert torch.equal(quick(name).fit(DATA, TRAIN, val_nodes=VAL, seed=1).probabilities, first)
+    assert not torch.equal(quick(name).fit(DATA, TRAIN, val_nodes=VAL, seed=2).probabilities, first)
+
+
+@pytest.mark.parametrize("name", [name for name in learning.METHODS if name not in USE_VALIDATION])
+def test_labels_outside_training_are_not_looked_at(name: str):
+    hidden = DATA.clone()
+    hidden.y = torch.full_like(DATA.y, 0)
+    hidden.y[TRAIN] = DATA.y[TRAIN]
+    blind = quick(name).fit(hidden, TRAIN, seed=1)
+    assert torch.equal(blind.probabilities, fitted(name).probabilities)
+
+
+@pytest.mark.parametrize("name", USE_VALIDATION)
+def test_no_labels_but_those_and_validation_are_looked_at(name: str):
+    hidden = DATA.clone()
+    hidden.y = torch.full_like(DATA.y, 0)
+    hidden.y[TRAIN], hidden.y[VAL] = DATA.y[TRAIN], DATA.y[VAL]
+    blind = quick(name).fit(hidden, TRAIN, val_nodes=VAL, seed=1)
+    assert torch.equal(blind.probabilities, fitted(name).probabilities)
+
+
+@pytest.mark.parametrize("name", USE_VALIDATION)
+def test_validation_nodes_are_asked_for(name: str):
+    with pytest.raises(SettingError, match="val_nodes"):
+        quick(name).fit(DATA, TRAIN, seed=0)
+    with pytest.raises(SettingError, match="in both"):
+        quick(name).fit(DATA, TRAIN, val_nodes=TRAIN[:2], seed=0)
+
+
+def test_bad_training_nodes_are_refused():
+    with pytest.raises(DataError, match="empty"):
+        learning.GCNClassifier().fit(DATA, torch.zeros(0, dtype=torch.long))
+    unlabelled = DATA.clone()
+    unlabelled.y = DATA.y.clone()
+    unlabelled.y[TRAIN[0]] = -1
+    with pytest.raises(DataError, match=f"node {int(TRAIN[0])}"):
+        learning.GCNClassifier().fit(unlabelled, TRAIN)
+    real = DATA.clone()
+    real.y = torch.rand(150)
+    with pytest.raises(DataError, match="regression"):
+        learning.self_train(real, TRAIN)
+
+
+# --- post-hoc ---------------------------------------------------------------------------------------------------------
+
+
+def test_temperature_is_the_best_of_a_grid():
+    generator = torch.Generator().manual_seed(0)
+    logits, y = 6 * torch.randn(80, 3, generator=generator), torch.randint(3, (80,), generator=generator)
+    logits[torch.arange(80), y] += 4
+    found = best_temperature(logits, y)
+    grid = torch.linspace(0.2, 20, 2000)
+    losses = torch.stack([functional.cross_entropy(logits / T, y) for T in grid])
+    assert found == pytest.approx(float(grid[losses.argmin()]), rel=0.02)
+
+
+def test_temperature_keeps_the_predictions():
+    plain = learning.GCNClassifier().fit(DATA, TRAIN, seed=1)
+    warm = fitted("temperature")
+    assert torch.equal(plain.predict(), warm.predict())
+    T = warm.details["temperature"]
+    torch.testing.assert_close(warm.probabilities, torch.softmax(logits_of(plain.model, DATA) / T, dim=1))
+
+
+def test_energy_is_minus_logsumexp():
+    found = fitted("energy")
+    torch.testing.assert_close(found.uncertainty(), -torch.logsumexp(logits_of(found.model, DATA), dim=1))
+
+
+def test_laplace_has_the_hessian_of_the_last_layer():
+    """The precision by autodiff of n times the engine, the variances node by node, the probabilities by hand."""
+    found = fitted("laplace")
+    first, last = (weight.detach().double() for weight in found.model.weights)
+    A = torch.from_numpy(normalized_adjacency(DATA).toarray()).double()
+    x = A @ torch.relu(A @ DATA.x.double() @ first)
+    n, decay = len(TRAIN), 5e-4
+
+    def objective(W: Tensor) -> Tensor:
+        loss = functional.cross_entropy(x[TRAIN] @ W.view_as(last), DATA.y[TRAIN], reduction="sum")
+        return loss + n * decay / 2 * W.square().sum()
+
+    covariance = torch.linalg.inv(torch.autograd.functional.hessian(objective, last.flatten()))
+    for u in (0, 7, 149):
+        J = torch.kron(x[u][None], torch.eye(3, dtype=torch.float64))  # of W^T x_u
+        v = (J @ covariance @ J.T).diagonal()
+        assert float(found.uncertainty("epistemic")[u]) == pytest.approx(float(v.sum()), rel=1e-4)
+        expected = torch.softmax(x[u] @ last / (1 + torch.pi / 8 * v).sqrt(), dim=0)
+        torch.testing.assert_close(found.probabilities[u].double(), expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(SettingError, match="prior"):
+        learning.Laplace(learning.WELL_TRAINED_GCN).fit(DATA, TRAIN)
+
+
+def test_an_ensemble_is_the_mean_of_its_members():
+    models = [learning.GCNClassifier().fit(DATA, TRAIN, seed=1 + 10_007 * k).probabilities for k in range(3)]
+    torch.testing.assert_close(fitted("ensemble").probabilities, torch.stack(models).mean(dim=0))
+
+
+def test_dropout_samples_vary_around_the_model():
+    model = GCN(12, 8, 3, num_layers=1, dropout=0.5)
+    drawn = dropout_samples(model, DATA, samples=3000, seed=0)
+    assert float(drawn.std(dim=0).mean()) > 0
+    torch.testing.assert_close(drawn.mean(dim=0), logits_of(model, DATA), rtol=0, atol=0.05)
+    assert torch.equal(drawn[:2], dropout_samples(model, DATA, samples=2, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("method", "word"),
+    [
+        (learning.MCDropout(samples=1), "samples"),
+        (learning.MCDropout(learning.GCNClassifier(dropout=0.0)), "dropout"),
+        (learning.DeepEnsemble(members=1), "members"),
+    ],
+)
+def test_nothing_to_average_is_refused(method: learning.Method, word: str):
+    with pytest.raises(SettingError, match=word):
+        method.fit(DATA, TRAIN)

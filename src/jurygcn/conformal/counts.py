@@ -76,9 +76,9 @@ class Interval:
         if self.method == "minmax":
             assert self.low.smallest is not None
             assert self.high.smallest is not None
-            heard = (speakers > 0)[:, None]  # of a node on which nobody spoke, half is infinite
-            low = torch.where(heard, self.low.smallest.view(-1, K), prediction)
-            high = torch.where(heard, -self.high.smallest.view(-1, K), prediction)
+            voted = (speakers > 0)[:, None]  # without votes on a node, half is infinite
+            low = torch.where(voted, self.low.smallest.view(-1, K), prediction)
+            high = torch.where(voted, -self.high.smallest.view(-1, K), prediction)
         return low - half, high + half
 
     def _half(self, errors: Tensor, m: int, own: Own) -> Tensor:

@@ -17,9 +17,9 @@ SHOWN = 5  # nodes in a notebook's table
 
 
 def jury_facts(jury: Jury) -> dict[str, str]:
-    """What the jury is about, and whether it has been convened."""
+    """What the jury is about, and whether it is fitted."""
     engine = jury.engine
-    waiting = "" if jury.fitted else ", not convened yet: call fit()"
+    waiting = "" if jury.fitted else ", not fitted: call fit()"
     return {
         "model": f"{type(engine.model).__name__}, {engine.num_parameters:,} parameters",
         "graph": f"{int(jury.data.num_nodes):,} nodes",

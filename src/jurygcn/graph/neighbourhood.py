@@ -45,21 +45,21 @@ def local_graph(data: Data, nodes: Tensor, hops: int) -> tuple[Data, Tensor]:
 def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hops: int) -> Tensor:
     """True where a node has, within ``hops``, a source other than itself, (N,) bool.
 
-    Keeps the smallest and the largest source each node has heard of: a node has heard of another source exactly if
-    one of the two is not itself.
+    Keeps the smallest and the largest source that reaches each node. A source other than the node itself reaches it
+    exactly if one of the two is not the node.
     """
     low = torch.full((num_nodes,), num_nodes, device=edge_index.device)
     high = torch.full((num_nodes,), -1, device=edge_index.device)
     low[sources] = high[sources] = sources.to(edge_index.device)
     for _ in range(hops):
-        if bool((low < high).all()):  # everyone has heard of two already
+        if bool((low < high).all()):  # two sources reach every node already
             break
-        heard_low, heard_high, knows = low.clone(), high.clone(), high >= 0
+        next_low, next_high, reached = low.clone(), high.clone(), high >= 0
         for senders, receivers in edge_index.long().split(EDGES, dim=1):
-            telling = knows[senders].nonzero().squeeze(1)  # who has heard of none has nothing to tell
-            sender, receiver = senders[telling], receivers[telling]
-            heard_low.scatter_reduce_(0, receiver, low[sender], "amin")
-            heard_high.scatter_reduce_(0, receiver, high[sender], "amax")
-        low, high = heard_low, heard_high
+            active = reached[senders].nonzero().squeeze(1)  # a node that no source reaches passes none on
+            sender, receiver = senders[active], receivers[active]
+            next_low.scatter_reduce_(0, receiver, low[sender], "amin")
+            next_high.scatter_reduce_(0, receiver, high[sender], "amax")
+        low, high = next_low, next_high
     itself = torch.arange(num_nodes, device=edge_index.device)
     return (high >= 0) & ((low != itself) | (high != itself))

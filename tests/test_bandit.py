@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from cases import graph, two_block, undirected
 from jurygcn import Jury
-from jurygcn.bandit import POLICIES, Play, Scene, epsilon_greedy, linucb, play_bandit, ucb_jackknife
+from jurygcn.bandit import POLICIES, Play, State, epsilon_greedy, linucb, play_bandit, ucb_jackknife
 from jurygcn.errors import DataError, SettingError
 
 QUICK = Play(plays=30, batch=5, epochs=60, hidden=4, dimensions=4, alpha=0.2)
@@ -55,29 +55,29 @@ def test_learning_policies_beat_chance():
     assert max(total[policy] for policy in POLICIES if policy != "random") < 0.8 * total["random"]
 
 
-def seen(play: Play, arms: list[int], rewards: list[float]) -> Scene:
+def state_after(play: Play, arms: list[int], rewards: list[float]) -> State:
     data, _ = blocks()
-    scene = Scene(data, play, seed=0)
-    scene.note(np.array(arms), np.array(rewards))
-    return scene
+    state = State(data, play, seed=0)
+    state.record(np.array(arms), np.array(rewards))
+    return state
 
 
 def test_ucb_plays_the_highest_upper_ends():
     arms = list(range(12))
-    scene = seen(QUICK, [*arms, 1, 1, 1], [0.2 + 0.6 * (a % 2) + 0.01 * a for a in arms] + [0.81] * 3)
-    model, data, nodes = scene.fit()
+    state = state_after(QUICK, [*arms, 1, 1, 1], [0.2 + 0.6 * (a % 2) + 0.01 * a for a in arms] + [0.81] * 3)
+    model, data, nodes = state.fit()
     jury = Jury(model, data, nodes, loss="mse", weight_decay=QUICK.weight_decay).fit()
     upper = jury.verdict(alpha=QUICK.alpha, exact_ranks=True).upper.tolist()
     for arm in arms:  # what was played is bounded by its own mean as well
         upper[arm] = min(upper[arm], float(data.y[arm, 0]) + (0.5 if arm == 1 else 1.0))
-    chosen = ucb_jackknife(scene)
+    chosen = ucb_jackknife(state)
     assert sorted(upper[arm] for arm in chosen) == pytest.approx(sorted(upper)[-5:])
 
 
 def test_too_few_arms_are_explored_at_random():
-    few = seen(QUICK, [1, 2, 3], [1.0, 0.0, 0.5])
-    assert len(few.seen) < 1 / QUICK.alpha - 1
-    expected = seen(QUICK, [1, 2, 3], [1.0, 0.0, 0.5]).draw(5)
+    few = state_after(QUICK, [1, 2, 3], [1.0, 0.0, 0.5])
+    assert len(few.played) < 1 / QUICK.alpha - 1
+    expected = state_after(QUICK, [1, 2, 3], [1.0, 0.0, 0.5]).draw(5)
     assert np.array_equal(ucb_jackknife(few), expected)
 
 
@@ -85,29 +85,29 @@ def test_epsilon_one_is_random_and_zero_takes_the_best_mean():
     arms = list(range(8))
     rewards = [0.1 * a for a in arms]
     rewards[3] = 9.0
-    greedy = epsilon_greedy(seen(dataclasses.replace(QUICK, epsilon=0.0), arms, rewards))
+    greedy = epsilon_greedy(state_after(dataclasses.replace(QUICK, epsilon=0.0), arms, rewards))
     assert 3 in greedy, "an arm that paid far more than predicted"
-    blind = seen(dataclasses.replace(QUICK, epsilon=1.0, batch=40), arms, rewards)
+    blind = state_after(dataclasses.replace(QUICK, epsilon=1.0, batch=40), arms, rewards)
     assert len(set(epsilon_greedy(blind).tolist())) == 40
 
 
 def test_repeated_plays_are_averaged():
-    scene = seen(QUICK, [4, 4, 4, 7], [1.0, 2.0, 3.0, 5.0])
-    assert scene.seen.tolist() == [4, 7]
-    assert scene.means.tolist() == [2.0, 5.0]
+    state = state_after(QUICK, [4, 4, 4, 7], [1.0, 2.0, 3.0, 5.0])
+    assert state.played.tolist() == [4, 7]
+    assert state.mean_rewards.tolist() == [2.0, 5.0]
 
 
 def test_linucb_is_ridge_regression_with_a_bonus():
     arms, rewards = [0, 1, 1, 5, 9], [0.1, 0.9, 0.7, 0.8, 0.6]
-    scene = seen(QUICK, arms, rewards)
-    phi = scene.features
+    state = state_after(QUICK, arms, rewards)
+    phi = state.features
     A, b = np.eye(phi.shape[1]), np.zeros(phi.shape[1])
     for arm, reward in zip(arms, rewards):
         A += np.outer(phi[arm], phi[arm])
         b += (reward - np.mean(rewards)) * phi[arm]
     index = [phi[v] @ np.linalg.solve(A, b) + 0.3 * np.sqrt(phi[v] @ np.linalg.solve(A, phi[v])) for v in range(60)]
     best = sorted(index)[-5:]
-    assert sorted(np.array(index)[linucb(scene)]) == pytest.approx(best)
+    assert sorted(np.array(index)[linucb(state)]) == pytest.approx(best)
     np.testing.assert_allclose(np.linalg.norm(phi, axis=1), 1.0)
 
 

@@ -1,8 +1,8 @@
-r"""Bandits whose arms are the nodes of a graph: which node to try next, when every try earns a reward.
+"""Bandits whose arms are the nodes of a graph. Each play of an arm earns a reward, and a policy chooses the next arm.
 
-The paper names this application and does not build it. ``ucb-j`` fits a GCN to the rewards seen so far and plays the
-arms whose jackknife+ interval reaches highest; ``epsilon-greedy``, ``linucb`` and ``random`` are there to compare with.
-Arms are chosen and not drawn at random, so no coverage is promised of these intervals.
+The paper mentions this application and does not implement it. ``ucb-j`` fits a GCN to the rewards observed so far and
+plays the arms with the highest upper ends of jackknife+ intervals. ``epsilon-greedy``, ``linucb`` and ``random`` are
+baselines. The policy chooses the arms, so they are not a random sample, and the intervals have no coverage guarantee.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Play:
-    """How a bandit is played.
+    """Settings of a bandit and its policies.
 
     Attributes:
-        plays: arms to play in all.
-        batch: arms per decision; the model is fitted anew before each.
-        noise: standard deviation of what is added to an arm's mean reward.
-        alpha: level of the jackknife+ interval; its upper end is finite from 1/alpha - 1 different arms on, and until
-            then arms are drawn at random.
-        epsilon: share of random plays of epsilon-greedy.
-        optimism: LinUCB's factor of the standard deviation.
-        dimensions: of LinUCB's features.
+        plays: number of plays in total.
+        batch: arms chosen at a time. The model is fitted again before each choice.
+        noise: standard deviation of the noise that is added to an arm's mean reward.
+        alpha: level of the jackknife+ interval. Its upper end is finite once 1/alpha - 1 different arms were played.
+            Before that, arms are drawn at random.
+        epsilon: probability of a random arm in epsilon-greedy.
+        optimism: factor of the standard deviation in LinUCB.
+        dimensions: number of features in LinUCB.
         hidden, epochs, lr, weight_decay: of the GCN.
     """
 
@@ -69,136 +69,145 @@ class Play:
             if not 0 <= value <= most or (name == "alpha" and value == 0):
                 raise SettingError(f"expected {name} between 0 and {most:g}, got {value}; change it")
         if not (self.noise >= 0 and self.optimism >= 0):
-            raise SettingError(f"expected noise and optimism of at least 0, got {self.noise} and {self.optimism}")
+            raise SettingError(
+                f"expected noise and optimism of at least 0, got {self.noise} and {self.optimism}; raise them"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """What was played and what it cost.
+    """The arms that were played, their rewards and the regret.
 
-    Shapes: arms (T,), rewards (T,) as observed, regret (T,), the sum so far of what the best arm's mean has more.
+    The regret of a play is the best arm's mean reward minus that of the arm played. ``regret`` holds cumulative sums.
+
+    Shapes: arms (T,), rewards (T,) as observed, regret (T,).
     """
 
     policy: str
     arms: NDArray[np.int64] = field(repr=False)
     rewards: Array = field(repr=False)
     regret: Array = field(repr=False)
-    simple_regret: float  # of the arm with the best mean reward seen
+    simple_regret: float  # regret of the arm with the highest observed mean reward
 
 
-class Scene:
-    """What a policy may know: the graph, the arms played and their mean rewards; never the true means."""
+class State:
+    """All that a policy knows: the graph, the arms played and their observed rewards. True means are not in it."""
 
     def __init__(self, data: Data, play: Play, seed: int) -> None:
         self.data, self.play, self.seed = data, play, seed
-        self.random = np.random.default_rng([seed, 0])
+        self.generator = np.random.default_rng([seed, 0])
         self.sums, self.counts = (np.zeros(int(data.num_nodes)) for _ in range(2))
 
-    def note(self, arms: NDArray[np.int64], rewards: Array) -> None:
-        """Remember what these arms earned."""
+    def record(self, arms: NDArray[np.int64], rewards: Array) -> None:
+        """Store the rewards of these arms."""
         np.add.at(self.sums, arms, rewards)
         np.add.at(self.counts, arms, 1)
 
     @property
-    def seen(self) -> NDArray[np.int64]:
-        """The arms played so far, each once."""
+    def played(self) -> NDArray[np.int64]:
+        """The different arms played so far, sorted."""
         return np.flatnonzero(self.counts)
 
     @property
-    def means(self) -> Array:
-        """Their mean rewards."""
-        means: Array = self.sums[self.seen] / self.counts[self.seen]
+    def mean_rewards(self) -> Array:
+        """The mean observed reward of each arm in ``played``."""
+        means: Array = self.sums[self.played] / self.counts[self.played]
         return means
 
     def draw(self, count: int) -> NDArray[np.int64]:
-        """Arms at random."""
-        return self.random.choice(len(self.counts), size=count, replace=False)
+        """Different arms, drawn at random."""
+        return self.generator.choice(len(self.counts), size=count, replace=False)
 
-    def best(self, index: Array) -> NDArray[np.int64]:
-        """The arms of largest index; equal ones in random order."""
-        shuffled = self.random.permutation(len(index))
+    def top_arms(self, index: Array) -> NDArray[np.int64]:
+        """The batch of arms with the largest index. Ties are in random order."""
+        shuffled = self.generator.permutation(len(index))
         return shuffled[np.argsort(-index[shuffled], kind="stable")[: self.play.batch]]
 
     # --- the GNN ------------------------------------------------------------------------------------------
 
     def fit(self) -> tuple[GCN, Data, Tensor]:
-        """A GCN fitted to the mean rewards seen, scaled to mean 0 and spread 1, and what it was fitted to."""
-        seen, means = torch.from_numpy(self.seen), torch.from_numpy(self.means)
+        """A GCN fitted to the observed mean rewards, the graph that holds these as targets, and the arms played.
+
+        The targets are scaled to mean 0 and standard deviation 1.
+        """
+        played, means = torch.from_numpy(self.played), torch.from_numpy(self.mean_rewards)
         graph = copy.copy(self.data)
         graph.y = torch.zeros(len(self.counts), 1)
-        graph.y[seen, 0] = ((means - means.mean()) / means.std().clamp_min(1e-6)).float()
+        graph.y[played, 0] = ((means - means.mean()) / means.std().clamp_min(1e-6)).float()
         model = GCN(graph.x.shape[1], self.play.hidden, 1)
         p = self.play
-        train(model, graph, seen, loss="mse", epochs=p.epochs, lr=p.lr, weight_decay=p.weight_decay, seed=self.seed)
-        return model, graph, seen
+        train(model, graph, played, loss="mse", epochs=p.epochs, lr=p.lr, weight_decay=p.weight_decay, seed=self.seed)
+        return model, graph, played
 
     # --- propagated features -----------------------------------------------------------------------------
 
     @cached_property
     def features(self) -> Array:
-        r"""Rows of :math:`\hat A^2 X` in their leading singular directions, of length 1."""
+        r"""Rows of :math:`\hat A^2 X` projected on the leading singular vectors and scaled to length 1."""
         graph = Propagation.of(self.data)
         twice = (graph.adjacency @ graph.inputs).astype(np.float64)
         if self.play.dimensions < min(twice.shape) and abs(twice).max() > 0:
             left, sizes, _ = svds(twice, k=self.play.dimensions, random_state=0)
             rows: Array = left * sizes
-        else:  # no fewer directions than there are: the rows themselves
+        else:  # a projection would not reduce the dimension, so the rows stay as they are
             rows = twice.toarray() if sparse.issparse(twice) else twice.copy()
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         rows /= np.maximum(lengths, 1e-12)
         return rows
 
 
-def ucb_jackknife(scene: Scene) -> NDArray[np.int64]:
-    """The arms whose jackknife+ interval reaches highest; an arm played k times also reaches no higher than its own
-    mean plus 1 / sqrt(k) of the rewards' spread, so that no arm is tried for ever.
+def ucb_jackknife(state: State) -> NDArray[np.int64]:
+    """The arms with the highest upper end of their jackknife+ interval.
+
+    An arm played k times has a second bound: its own mean plus 1 / sqrt(k) standard deviations of the rewards. The
+    smaller bound counts. So the policy does not play a poor arm again and again.
     """
-    if len(scene.seen) < math.ceil(1 / scene.play.alpha) - 1:
-        return scene.draw(scene.play.batch)
-    model, graph, seen = scene.fit()
-    jury = Jury(model, graph, seen, loss="mse", weight_decay=scene.play.weight_decay, chosen="actively").fit()
-    upper = jury.verdict(alpha=scene.play.alpha, exact_ranks=True).upper.reshape(-1).double().numpy()
-    own = graph.y[seen, 0].double().numpy() + scene.counts[scene.seen] ** -0.5
-    upper[scene.seen] = np.minimum(upper[scene.seen], own)
-    return scene.best(upper)
+    if len(state.played) < math.ceil(1 / state.play.alpha) - 1:
+        return state.draw(state.play.batch)
+    model, graph, played = state.fit()
+    jury = Jury(model, graph, played, loss="mse", weight_decay=state.play.weight_decay, chosen="actively").fit()
+    upper = jury.verdict(alpha=state.play.alpha, exact_ranks=True).upper.reshape(-1).double().numpy()
+    own_bound = graph.y[played, 0].double().numpy() + state.counts[state.played] ** -0.5
+    upper[state.played] = np.minimum(upper[state.played], own_bound)
+    return state.top_arms(upper)
 
 
-def epsilon_greedy(scene: Scene) -> NDArray[np.int64]:
-    """The arms that the GCN predicts to be best, each replaced by a random one with probability epsilon.
+def epsilon_greedy(state: State) -> NDArray[np.int64]:
+    """The arms with the highest predicted rewards, each replaced by a random arm with probability epsilon.
 
-    Of an arm that was played its own mean counts.
+    The GCN predicts the reward of an arm that was not played. An arm that was played has its observed mean.
     """
-    if len(scene.seen) < 2:
-        return scene.draw(scene.play.batch)
-    model, graph, seen = scene.fit()
+    if len(state.played) < 2:
+        return state.draw(state.play.batch)
+    model, graph, played = state.fit()
     with torch.no_grad():
-        predicted = outputs_at(model, graph, torch.arange(len(scene.counts)))().reshape(-1)
-    predicted[seen] = graph.y[seen, 0]
-    arms = scene.best(predicted.double().numpy())
-    explore = scene.random.random(len(arms)) < scene.play.epsilon
-    arms[explore] = scene.draw(int(explore.sum()))
+        predicted = outputs_at(model, graph, torch.arange(len(state.counts)))().reshape(-1)
+    predicted[played] = graph.y[played, 0]
+    arms = state.top_arms(predicted.double().numpy())
+    explore = state.generator.random(len(arms)) < state.play.epsilon
+    arms[explore] = state.draw(int(explore.sum()))
     return arms
 
 
-def linucb(scene: Scene) -> NDArray[np.int64]:
+def linucb(state: State) -> NDArray[np.int64]:
     r"""Ridge regression on propagated features: :math:`\theta^T\phi + a\sqrt{\phi^T A^{-1} \phi}`."""
-    phi = scene.features
-    if len(scene.seen) < 2:
-        return scene.draw(scene.play.batch)
-    rows, weights = phi[scene.seen], scene.counts[scene.seen]
-    middle = float((scene.sums.sum()) / scene.counts.sum())
+    phi = state.features
+    if len(state.played) < 2:
+        return state.draw(state.play.batch)
+    rows, weights = phi[state.played], state.counts[state.played]
+    mean_reward = float((state.sums.sum()) / state.counts.sum())
     inverse = np.linalg.inv(np.eye(phi.shape[1]) + (rows * weights[:, None]).T @ rows)
-    theta = inverse @ (rows * weights[:, None]).T @ (scene.means - middle)
+    theta = inverse @ (rows * weights[:, None]).T @ (state.mean_rewards - mean_reward)
     bonus = np.sqrt(np.einsum("vd,de,ve->v", phi, inverse, phi))
-    return scene.best(phi @ theta + scene.play.optimism * bonus)
+    return state.top_arms(phi @ theta + state.play.optimism * bonus)
 
 
-def at_random(scene: Scene) -> NDArray[np.int64]:
-    """Any arms."""
-    return scene.draw(scene.play.batch)
+def at_random(state: State) -> NDArray[np.int64]:
+    """Arms drawn at random."""
+    return state.draw(state.play.batch)
 
 
-POLICIES: dict[str, Callable[[Scene], NDArray[np.int64]]] = {
+POLICIES: dict[str, Callable[[State], NDArray[np.int64]]] = {
     "ucb-j": ucb_jackknife,
     "epsilon-greedy": epsilon_greedy,
     "linucb": linucb,
@@ -210,25 +219,26 @@ POLICIES: dict[str, Callable[[Scene], NDArray[np.int64]]] = {
 def play_bandit(data: Data, means: Tensor, *, policy: str = "ucb-j", play: Play | None = None, seed: int = 0) -> Game:
     """Play a bandit whose arm v earns ``means[v]`` plus normal noise.
 
-    Noise and first arms come from ``seed`` alone, so policies with one seed are compared like with like.
+    The noise depends only on ``seed``, and so do arms drawn before any reward is used. So policies with the same seed
+    can be compared fairly.
 
     Shapes: means (N,).
     """
     if policy not in POLICIES:
-        raise SettingError(f"expected a policy of {', '.join(POLICIES)}, got {policy!r}; choose one")
+        raise SettingError(f"expected policy to be one of {', '.join(POLICIES)}, got {policy!r}; choose one")
     truth = np.asarray(means, dtype=np.float64)
     if truth.shape != (int(data.num_nodes),) or not np.isfinite(truth).all():
         raise DataError(f"expected one finite mean reward per node ({data.num_nodes}), got {truth.shape}; correct them")
     play = play or Play()
     if play.batch > len(truth):
         raise SettingError(f"expected a batch of at most {len(truth)} arms, got {play.batch}; lower it")
-    scene = Scene(data, play, seed)
+    state = State(data, play, seed)
     noise = np.random.default_rng([seed, 1]).normal(scale=play.noise, size=play.plays)
     arms = np.zeros(0, dtype=np.int64)
     while len(arms) < play.plays:
-        chosen = POLICIES[policy](scene)[: play.plays - len(arms)]
-        scene.note(chosen, truth[chosen] + noise[len(arms) : len(arms) + len(chosen)])
+        chosen = POLICIES[policy](state)[: play.plays - len(arms)]
+        state.record(chosen, truth[chosen] + noise[len(arms) : len(arms) + len(chosen)])
         arms = np.concatenate([arms, chosen])
-    loss = truth.max() - truth[arms]
-    favourite = scene.seen[int(np.argmax(scene.means))]
-    return Game(policy, arms, truth[arms] + noise, np.cumsum(loss), float(truth.max() - truth[favourite]))
+    missed = truth.max() - truth[arms]
+    best = state.played[int(np.argmax(state.mean_rewards))]
+    return Game(policy, arms, truth[arms] + noise, np.cumsum(missed), float(truth.max() - truth[best]))

@@ -1,4 +1,4 @@
-"""The paper's uncertainty-aware training: uncertain training nodes count for more."""
+"""The paper's uncertainty-aware training: uncertain training nodes have larger weights in the loss."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Reweighted:
 
     Attributes:
         model: the trained GCN.
-        weights: of the training nodes in the last epochs, (n,).
-        history: of every verdict, the epoch and the smallest, largest and mean weight that followed from it.
+        weights: weights of the training nodes' losses in the last epochs, (n,).
+        history: for every verdict the epoch, and the smallest, largest and mean weight computed from it.
     """
 
     model: GCN
@@ -39,8 +39,8 @@ def loss_weights(uncertainty: Tensor, *, tau: float = 2.0, as_printed: bool = Fa
 
     .. math:: \beta_u^\tau, \quad \beta_u = \frac{|U(u)|}{\sqrt{\sum_{i \in V_{train}} |U(i)|^2}}
 
-    scaled to mean 1. ``as_printed`` leaves out the scaling, which shrinks the whole loss by about
-    :math:`n^{-\tau/2}` against the weight decay (erratum E7).
+    The weights are then scaled to mean 1. ``as_printed`` leaves out the scaling. Without it the whole loss shrinks by
+    about :math:`n^{-\tau/2}`, and the weight decay does not (erratum E7).
 
     Implements: Application 2.
 
@@ -51,10 +51,10 @@ def loss_weights(uncertainty: Tensor, *, tau: float = 2.0, as_printed: bool = Fa
     size = uncertainty.abs()
     if not all_finite(size):
         raise SettingError(
-            "expected finite uncertainties of the training nodes, got some that are not; use interpolated intervals"
+            "expected finite uncertainties of the training nodes, got infinity or NaN; use interpolated intervals"
         )
     if not bool((size > 0).any()):
-        return torch.ones_like(size)  # nobody is uncertain: nobody counts for more
+        return torch.ones_like(size)  # no node is uncertain, so all weights are equal
     weights: Tensor = (size / size.norm()) ** tau
     return weights if as_printed else weights / weights.mean()
 
@@ -75,28 +75,28 @@ def reweight(
     weight_decay: float = 5e-4,
     alpha: float = 0.025,
 ) -> Reweighted:
-    r"""Train a GCN with losses weighted by the jury's uncertainty of each training node.
+    r"""Train a GCN whose loss at each training node is weighted by the jury's uncertainty about that node.
 
-    Minimises :math:`\frac1n \sum_u w_u\, r(u, y_u, \Theta)` with the weights of :func:`loss_weights`, found anew by a
-    jury of the present model every ``refresh`` epochs; the first ``refresh`` epochs are unweighted. Scores that may be
-    negative (``credibility``, ``confidence``) are shifted to start at zero.
+    Training minimises :math:`\frac1n \sum_u w_u\, r(u, y_u, \Theta)` with the weights of :func:`loss_weights`. Every
+    ``refresh`` epochs a jury of the current model gives new weights. The first ``refresh`` epochs have equal weights.
+    If a score is negative at some node (``credibility``, ``confidence``), all are shifted so that the smallest is 0.
 
     Implements: Application 2.
 
     Args:
         data: the graph.
-        train_nodes: the labelled nodes to learn from.
-        seed: of weights and dropout.
-        tau: how much more uncertain nodes count; 0 is ordinary training.
+        train_nodes: the labelled nodes.
+        seed: of the initial weights and of dropout.
+        tau: exponent of the uncertainty in the weights; 0 gives equal weights, which is ordinary training.
         refresh: epochs between verdicts.
-        score: any score of the verdict; "width" is the paper's.
-        as_printed: weights as printed, without scaling to mean 1 (erratum E7).
+        score: the name of a score of the verdict; "width" is the paper's.
+        as_printed: use the weights as printed, without scaling to mean 1 (erratum E7).
         hidden, dropout, epochs, lr, weight_decay: of the GCN.
-        alpha: the level of the paper's interval.
+        alpha: the level of the interval behind the width.
     """
     nodes = check_labels(data, train_nodes)
     if score not in RANKINGS:
-        raise SettingError(f"expected a score of the verdict ({', '.join(RANKINGS)}), got {score!r}; choose one")
+        raise SettingError(f"expected score to be one of {', '.join(RANKINGS)}, got {score!r}; choose one")
     if refresh < 1 or epochs < 1:
         raise SettingError(f"expected epochs and refresh of at least 1, got {epochs} and {refresh}; raise them")
     model = GCN(data.x.shape[1], hidden, classes_of(data), dropout=dropout)
@@ -108,9 +108,9 @@ def reweight(
         nonlocal weights
         if epoch > 1 and (epoch - 1) % refresh == 0:
             jury = Jury(model, data, nodes, weight_decay=weight_decay).fit()
-            doubt = jury.verdict(nodes, alpha=alpha, with_panel=score == "panel_doubt").uncertainty(score)
-            doubt = doubt - doubt.min() if bool((doubt < 0).any()) else doubt
-            weights = loss_weights(doubt, tau=tau, as_printed=as_printed).float()
+            uncertainty = jury.verdict(nodes, alpha=alpha, with_panel=score == "panel_doubt").uncertainty(score)
+            uncertainty = uncertainty - uncertainty.min() if bool((uncertainty < 0).any()) else uncertainty
+            weights = loss_weights(uncertainty, tau=tau, as_printed=as_printed).float()
             extremes = {"smallest_weight": float(weights.min()), "largest_weight": float(weights.max())}
             history.append({"epoch": float(epoch), **extremes, "mean_weight": float(weights.mean())})
         return (functional.cross_entropy(outputs(), labels, reduction="none") * weights).mean()
@@ -121,7 +121,7 @@ def reweight(
 
 @dataclass(frozen=True)
 class Reweighting:
-    """The paper's JuryGCN as a method; validation nodes are not used."""
+    """The paper's JuryGCN as a method. It does not use validation nodes."""
 
     tau: float = 2.0
     refresh: int = 10
@@ -135,7 +135,7 @@ class Reweighting:
 
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
-        """Train with refreshed weights."""
+        """Train with :func:`reweight`."""
         found = reweight(data, train_nodes, seed=seed, **asdict(self))
         probabilities = torch.softmax(logits_of(found.model, data), dim=1)
         details = {"largest_weight": float(found.weights.max()), "weight_sd": float(found.weights.std(correction=0))}

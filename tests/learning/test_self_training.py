@@ -1,4 +1,4 @@
-"""Self-training: its parts by hand, and that it earns its keep."""
+"""Self-training: its parts by hand, and that it improves on the GCN."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from jurygcn.baselines.classifier import logits_of
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN
-from jurygcn.self_training.averaged_features import Sight, looks
-from jurygcn.self_training.pseudo_labels import NOTHING, Belief, PseudoLabels, believe, changes, choose, class_shares
-from jurygcn.self_training.rounds import Lesson, called, fit_gcn, not_clearly_worse, relabelled
+from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.self_training.pseudo_labels import (
+    NO_PSEUDO_LABELS,
+    PseudoLabels,
+    ScoredLabels,
+    choose_pseudo_labels,
+    class_shares,
+    count_changes,
+    score_labels,
+)
+from jurygcn.self_training.rounds import TeacherResult, fit_gcn, not_clearly_worse, select_ensemble, with_labels
 
 DATA = communities()
 TRAIN, VAL, TEST = parts(DATA, labels=6)
@@ -29,21 +37,23 @@ def test_shares_lean_towards_equal_ones():
     assert float(class_shares(labels, 4, balance=1e6)[0]) == pytest.approx(0.5, abs=1e-4)
 
 
-def test_belief_is_probability_times_credibility():
+def test_scores_are_probability_times_weight():
     probabilities = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
     p_values = torch.tensor([[0.5, 0.9], [0.1, 0.25]])
-    found = believe(probabilities, p_values, trust=1.0)
+    found = score_labels(probabilities, p_values, trust=1.0)
     assert found.label.tolist() == [0, 1]
     torch.testing.assert_close(found.score, torch.tensor([0.35, 0.2]))
     torch.testing.assert_close(found.weight, torch.tensor([0.5, 0.25]))
-    torch.testing.assert_close(believe(probabilities, p_values, trust=0.5).weight, torch.tensor([0.5**0.5, 0.5]))
-    torch.testing.assert_close(believe(probabilities, p_values, trust=0.0).score, torch.tensor([0.7, 0.8]))
+    torch.testing.assert_close(score_labels(probabilities, p_values, trust=0.5).weight, torch.tensor([0.5**0.5, 0.5]))
+    torch.testing.assert_close(score_labels(probabilities, p_values, trust=0.0).score, torch.tensor([0.7, 0.8]))
 
 
 def test_the_surest_of_every_class_are_chosen():
     label = torch.tensor([0, 0, 0, 1, 1, 1])
     score = torch.tensor([0.9, 0.5, 0.7, 0.1, 0.3, 0.2])
-    found = choose(Belief(label, score, score), torch.tensor([2.0, 1.9]), torch.tensor([0]), weight=0.5)
+    found = choose_pseudo_labels(
+        ScoredLabels(label, score, score), torch.tensor([2.0, 1.9]), torch.tensor([0]), weight=0.5
+    )
     assert found.nodes.tolist() == [2, 1, 4], "node 0 has a label of its own; 1.9 is one whole node"
     assert found.labels.tolist() == [0, 0, 1]
     torch.testing.assert_close(found.weights, torch.tensor([0.35, 0.25, 0.15]))
@@ -52,7 +62,7 @@ def test_the_surest_of_every_class_are_chosen():
 def test_changes_are_counted():
     before = PseudoLabels(torch.tensor([1, 2, 3]), torch.tensor([0, 0, 1]), torch.ones(3))
     after = PseudoLabels(torch.tensor([2, 3, 9]), torch.tensor([0, 0, 1]), torch.ones(3))
-    assert changes(before, after) == 2
+    assert count_changes(before, after) == 2
 
 
 def test_rounds_grow_and_the_result_is_what_was_trained():
@@ -76,12 +86,12 @@ def test_distilling_teaches_all_nodes():
     pseudo = learning.self_train(DATA, TRAIN, **QUICK).pseudo_labels
     assert sorted([*pseudo.nodes.tolist(), *TRAIN.tolist()]) == list(range(150))
     taught = learning.self_train(DATA, TRAIN, **QUICK)
-    assert torch.equal(pseudo.labels, taught.teacher.argmax(dim=1)[pseudo.nodes])
+    assert torch.equal(pseudo.labels, taught.teacher_probabilities.argmax(dim=1)[pseudo.nodes])
     assert set(pseudo.weights.tolist()) == {1.0}
 
 
 def test_the_cap_and_the_class_balance_hold():
-    found = learning.self_train(DATA, TRAIN, rounds=(0.5,), hops=2, most=21, balance=1e6, distil=False)
+    found = learning.self_train(DATA, TRAIN, rounds=(0.5,), hops=2, max_pseudo_labels=21, balance=1e6, distil=False)
     assert torch.bincount(found.pseudo_labels.labels, minlength=3).tolist() == [7, 7, 7]
 
 
@@ -91,56 +101,60 @@ def test_confidence_leaves_the_jury_out(monkeypatch: pytest.MonkeyPatch):
     assert set(found.pseudo_labels.weights.tolist()) == {1.0}
 
 
-def lessons_of(teachers: list[list[float]]) -> list[Lesson]:
-    """Of teachers who give each node's class 1 these probabilities."""
+def results_of(teachers: list[list[float]]) -> list[TeacherResult]:
+    """One result for each teacher, with these probabilities of class 1 at each node."""
     return [
-        Lesson(torch.tensor([[1 - p, p] for p in each]), NOTHING, [], (Sight(hops),))
+        TeacherResult(torch.tensor([[1 - p, p] for p in each]), NO_PSEUDO_LABELS, [], (FeatureView(hops),))
         for hops, each in enumerate(teachers)
     ]
 
 
-def test_teachers_are_called_while_they_help():
-    lessons = lessons_of([[0.9, 0.9, 0.1, 0.1], [0.6, 0.6, 0.6, 0.1], [0.9, 0.45, 0.45, 0.95]])
+def test_teachers_are_added_while_accuracy_rises():
+    results = results_of([[0.9, 0.9, 0.1, 0.1], [0.6, 0.6, 0.6, 0.1], [0.9, 0.45, 0.45, 0.95]])
 
     def right(outputs: Tensor) -> float:  # every node is of class 1
         return float(outputs.argmax(dim=1).float().mean())
 
-    found = called(lessons, right, most=10)
-    assert found.sights == (Sight(1), Sight(2)), "1 is the best alone; with 2 beside it all four nodes are right"
-    torch.testing.assert_close(found.taught[:, 1], torch.tensor([0.75, 0.525, 0.525, 0.525]))
-    assert called(lessons, right, most=1).sights == (Sight(1),)
-    torch.testing.assert_close(called(lessons[:1], right, most=10).taught, lessons[0].taught)  # alone, and only once
+    found = select_ensemble(results, right, max_teachers=10)
+    assert found.views == (FeatureView(1), FeatureView(2)), (
+        "1 is the best alone; with 2 beside it all four nodes are right"
+    )
+    torch.testing.assert_close(found.probabilities[:, 1], torch.tensor([0.75, 0.525, 0.525, 0.525]))
+    assert select_ensemble(results, right, max_teachers=1).views == (FeatureView(1),)
+    torch.testing.assert_close(
+        select_ensemble(results[:1], right, max_teachers=10).probabilities, results[0].probabilities
+    )
 
 
 def test_held_out_labels_choose_teachers():
-    """Every teacher by itself, and the panel put together from what they say."""
+    """Each teacher is trained alone; the ensemble is built from their probabilities."""
     data, held_out = communities(noise=4.0), torch.cat([VAL, TEST])  # so noisy that no teacher is the best everywhere
     settings = {"seed": 1, "rounds": (0.3,), "epochs": 50}
     found = learning.self_train(data, TRAIN, val_nodes=held_out, components=(2, 5), **settings)
-    sights, taught = [], []
-    for sight, graph in looks(data, (0, 2, 4, 8, 16, 32, 64), (2, 5)):
-        sights.append(sight)
-        taught.append(learning.self_train(graph, TRAIN, hops=0, **settings).teacher)
-    assert len(sights) == 20, "after 64 hops fewer than five components are left"
-    panel = [sights.index(Sight(*each)) for each in zip(found.hops, found.components)]
-    torch.testing.assert_close(found.teacher, sum(taught[place] for place in panel) / len(panel))
+    views, taught = [], []
+    for view, graph in feature_views(data, (0, 2, 4, 8, 16, 32, 64), (2, 5)):
+        views.append(view)
+        taught.append(learning.self_train(graph, TRAIN, hops=0, **settings).teacher_probabilities)
+    assert len(views) == 20, "after 64 hops fewer than five components are left"
+    ensemble = [views.index(FeatureView(*each)) for each in zip(found.hops, found.components)]
+    torch.testing.assert_close(found.teacher_probabilities, sum(taught[place] for place in ensemble) / len(ensemble))
 
     def right(places: list[int]) -> int:
         return int((sum(taught[place] for place in places)[held_out].argmax(dim=1) == data.y[held_out]).sum())
 
-    everyone = range(len(sights))
-    for count in range(1, len(panel) + 1):
-        here = right(panel[:count])
-        assert here == max(right([*panel[: count - 1], place]) for place in everyone), "the best to call"
-        assert count == 1 or here > right(panel[: count - 1]), "who helps"
-    assert max(right([*panel, place]) for place in everyone) <= right(panel), "nobody else would have helped"
+    everyone = range(len(views))
+    for count in range(1, len(ensemble) + 1):
+        here = right(ensemble[:count])
+        assert here == max(right([*ensemble[: count - 1], place]) for place in everyone), "the best teacher to add"
+        assert count == 1 or here > right(ensemble[: count - 1]), "each added teacher helps"
+    assert max(right([*ensemble, place]) for place in everyone) <= right(ensemble), "no further teacher helps"
     assert len({right([place]) for place in everyone}) > 3, "there is a choice"
-    assert len(panel) > 1
+    assert len(ensemble) > 1
     truth = data.y[held_out]
-    assert found.right == pytest.approx(
+    assert found.validation_accuracy == pytest.approx(
         float((logits_of(found.model, data)[held_out].argmax(1) == truth).float().mean())
     )
-    assert learning.self_train(data, TRAIN, hops=0, **settings).right is None, "nobody has checked it"
+    assert learning.self_train(data, TRAIN, hops=0, **settings).validation_accuracy is None, "no validation nodes"
 
 
 def test_held_out_labels_and_hops_must_agree():
@@ -177,12 +191,12 @@ def test_given_hops_each_have_their_teacher():
     found = learning.self_train(DATA, TRAIN, rounds=(0.1,), hops=(0, 3), judge="confidence", distil=False)
     assert found.hops == (0, 3)
     settings = learning.SelfTraining(judge="confidence", distil=False)
-    known = relabelled(DATA, torch.full_like(DATA.y, -1).index_copy(0, TRAIN, DATA.y[TRAIN]))
+    known = with_labels(DATA, torch.full_like(DATA.y, -1).index_copy(0, TRAIN, DATA.y[TRAIN]))
     said = []
-    for _, graph in looks(known, (0, 3)):  # the last teachers again, one by one
+    for _, graph in feature_views(known, (0, 3)):  # the last teachers again, one by one
         teacher = fit_gcn(graph, TRAIN, found.pseudo_labels, settings, seed=0, epochs=100, dropout=0.0)
         said.append(torch.softmax(teacher(graph.x, graph.edge_index), dim=1).detach())
-    torch.testing.assert_close(found.teacher, (said[0] + said[1]) / 2)
+    torch.testing.assert_close(found.teacher_probabilities, (said[0] + said[1]) / 2)
 
 
 def test_classes_that_no_label_shows_stay_classes():
@@ -190,7 +204,7 @@ def test_classes_that_no_label_shows_stay_classes():
     unsaid = DATA.clone()
     del unsaid.num_classes
     found = learning.self_train(unsaid, nodes, rounds=(0.1,), hops=2)
-    assert found.teacher.shape == (150, 3)
+    assert found.teacher_probabilities.shape == (150, 3)
 
 
 def test_self_training_beats_the_gcn_with_few_labels():
@@ -231,7 +245,7 @@ def test_views_that_nothing_can_be_learnt_from_are_left_out():
         ({"rounds": (1.5,)}, "rounds"),
         ({"judge": "dredd"}, "dredd"),
         ({"hops": -1}, "hops"),
-        ({"panel": 0}, "panel"),
+        ({"max_teachers": 0}, "max_teachers"),
         ({"components": (5, 0)}, "components"),
         ({"components": (2.5,)}, "components"),
         ({"weight": 0.0}, "weight"),

@@ -1,4 +1,4 @@
-"""What teachers see: averages and principal components, by hand."""
+"""The features that teachers use: averages and principal components, by hand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from small_graphs import communities
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.self_training.averaged_features import Sight, looks
+from jurygcn.self_training.averaged_features import FeatureView, feature_views
 
 DATA = communities()
 
 
-def seen(data: Data, hops: tuple[int, ...], components: tuple[int, ...] = ()) -> dict[Sight, Tensor]:
-    return {sight: graph.x for sight, graph in looks(data, hops, components)}
+def features_by_view(data: Data, hops: tuple[int, ...], components: tuple[int, ...] = ()) -> dict[FeatureView, Tensor]:
+    return {view: graph.x for view, graph in feature_views(data, hops, components)}
 
 
 def averaged_by_hand(hops: int) -> Tensor:
@@ -29,11 +29,11 @@ def averaged_by_hand(hops: int) -> Tensor:
 def test_averaging_by_hand():
     for scale, length in ((5.0, 5 * DATA.x.norm(dim=1).mean()), (0.01, 1.0)):  # as long as the graph's own, at least 1
         scaled = Data(x=scale * DATA.x, edge_index=DATA.edge_index)
-        found = seen(scaled, (3, 2))
-        assert list(found) == [Sight(2), Sight(3)]
+        found = features_by_view(scaled, (3, 2))
+        assert list(found) == [FeatureView(2), FeatureView(3)]
         for hops in (2, 3):
-            torch.testing.assert_close(found[Sight(hops)], length * averaged_by_hand(hops))
-    for _, graph in looks(DATA, (0, 1), (2,)):
+            torch.testing.assert_close(found[FeatureView(hops)], length * averaged_by_hand(hops))
+    for _, graph in feature_views(DATA, (0, 1), (2,)):
         assert torch.equal(graph.y, DATA.y)
         assert torch.equal(graph.edge_index, DATA.edge_index)
 
@@ -43,20 +43,22 @@ def test_components_by_singular_values(count: int):
     rows = averaged_by_hand(2).double()
     left, _, _ = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
     expected = left[:, :count] / left[:, :count].norm(dim=1, keepdim=True)
-    found = seen(DATA, (2,), (2, 4))[Sight(2, count)].double()
+    found = features_by_view(DATA, (2,), (2, 4))[FeatureView(2, count)].double()
     # singular vectors have no sign of their own: what two nodes have in common is compared
     torch.testing.assert_close(found @ found.T, expected @ expected.T, rtol=0, atol=1e-5)
-    assert torch.equal(seen(DATA, (2,), (2, 4))[Sight(2, count)].double(), found), "the same every time"
+    assert torch.equal(features_by_view(DATA, (2,), (2, 4))[FeatureView(2, count)].double(), found), (
+        "the same every time"
+    )
 
 
 def test_there_are_no_more_components_than_there_are():
     generator = np.random.default_rng(0)
     flat = generator.normal(size=(150, 3)) @ generator.normal(size=(3, 12))  # rank 3; rows of length 1 keep it
     data = Data(x=torch.tensor(flat, dtype=torch.float32), edge_index=DATA.edge_index)
-    assert [sight.components for sight in seen(data, (0,), (2, 5, 10))] == [None, 2, 3]
+    assert [view.components for view in features_by_view(data, (0,), (2, 5, 10))] == [None, 2, 3]
     alike = Data(x=torch.ones(150, 4), edge_index=DATA.edge_index)
-    assert list(seen(alike, (0, 2), (5,))) == [Sight(0), Sight(2)]
+    assert list(features_by_view(alike, (0, 2), (5,))) == [FeatureView(0), FeatureView(2)]
     one = Data(x=torch.ones(150, 1), edge_index=DATA.edge_index)
-    assert list(seen(one, (0,), (5,))) == [Sight(0)]
+    assert list(features_by_view(one, (0,), (5,))) == [FeatureView(0)]
     empty = Data(x=torch.zeros(150, 4), edge_index=DATA.edge_index)
-    assert bool((seen(empty, (0,), (5,))[Sight(0)] == 0).all())
+    assert bool((features_by_view(empty, (0,), (5,))[FeatureView(0)] == 0).all())

@@ -1,1 +1,1 @@
-"""What the jury is compared with: classifiers with uncertainty, with their authors' settings."""
+"""Classifiers with uncertainty that the jury is compared with. Each has its authors' settings."""

@@ -1,4 +1,4 @@
-"""The one interface of everything that learns from few labels: ``fit``, ``predict_proba``, ``uncertainty``."""
+"""The interface of every method that learns from few labels: ``fit``, ``predict_proba``, ``uncertainty``."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from jurygcn.data import check_nodes, known_classes, labelled
 from jurygcn.errors import DataError, SettingError
 from jurygcn.models.training import outputs_at
 
-# Graphs for which authors of some methods use settings of their own.
+# Graphs for which the authors of some methods use special settings.
 PRESETS = ("pubmed",)
 
 
 def check_preset(name: str | None) -> str | None:
-    """The preset's name, if there is one of that name."""
+    """The name itself. An unknown name is refused."""
     if name is not None and name not in PRESETS:
-        raise SettingError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}, or None.")
+        raise SettingError(f"expected a preset ({', '.join(PRESETS)}) or None, got {name!r}; choose one of these")
     return name
 
 
 def preset_for(dataset: str) -> str | None:
-    """The preset that goes with a data set of the catalog, by the name it was asked for; None if there is none."""
+    """The preset for a dataset of the catalog, by the dataset's name in the catalog; None if it has no preset."""
     return dataset if dataset in PRESETS else None
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A classifier fitted to a graph, with what it says of every node.
+    """A classifier fitted to a graph, with its probabilities and uncertainties of every node.
 
     Attributes:
         probabilities: of every node and class, (N, C).
-        uncertainties: scores by name, each (N,), high where uncertain; the first is the method's own choice.
-        model: the trained module (the first one of an ensemble).
-        details: what else is worth knowing of the run, as plain values.
+        uncertainties: scores by name, each (N,); a high score means uncertain. The first is the method's default.
+        model: the trained module; of an ensemble, the first member.
+        details: further facts about the run, as plain values.
     """
 
     probabilities: Tensor
@@ -48,15 +48,15 @@ class Fitted:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def predict_proba(self, nodes: Tensor | None = None) -> Tensor:
-        """Class probabilities of ``nodes``, all by default, (m, C)."""
+        """Class probabilities of ``nodes``, by default of all nodes, (m, C)."""
         return self.probabilities if nodes is None else self.probabilities[nodes]
 
     def predict(self, nodes: Tensor | None = None) -> Tensor:
-        """The most probable class, (m,)."""
+        """The most probable class of each node, (m,)."""
         return self.predict_proba(nodes).argmax(dim=1)
 
     def uncertainty(self, kind: str | None = None, *, nodes: Tensor | None = None) -> Tensor:
-        """A score of ``nodes``, high where uncertain, (m,)."""
+        """An uncertainty score of ``nodes``, (m,); a high score means uncertain."""
         kind = kind or next(iter(self.uncertainties))
         if kind not in self.uncertainties:
             known = ", ".join(self.uncertainties)
@@ -66,31 +66,36 @@ class Fitted:
 
 
 class Method(Protocol):
-    """Settings of a method, and how it is fitted."""
+    """The settings of a method, and the function that fits it."""
 
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
-        """Learn from the labels of ``train_nodes``; ``val_nodes`` are for methods that stop early or calibrate."""
+        """Learn from the labels of ``train_nodes``.
+
+        Methods that stop early, calibrate or choose models use ``val_nodes``; the others ignore them.
+        """
 
 
 def check_labels(data: Data, nodes: Tensor, *, what: str = "train_nodes") -> Tensor:
-    """Node indices, each with a class label."""
+    """The indices of ``nodes``. Nodes without a class label are refused."""
     if data.y.is_floating_point():
-        raise DataError("expected classes to learn, got regression targets; use jurygcn.train(..., loss='mse')")
+        raise DataError("expected class labels, got regression targets; use jurygcn.train(..., loss='mse')")
     indices = check_nodes(nodes, data, what=what)
     without = indices[~labelled(data)[indices]]
     if len(without):
-        raise DataError(f"expected {what} with labels, got node {int(without[0])} without; leave it out")
+        raise DataError(f"expected a label for each of {what}, got node {int(without[0])} without one; leave it out")
     return indices
 
 
 def check_validation(data: Data, val_nodes: Tensor | None, train_nodes: Tensor, *, why: str) -> Tensor:
-    """The validation nodes of a method that cannot do without; they may not be trained on."""
+    """The indices of the validation nodes of a method that needs them. They must not be training nodes."""
     if val_nodes is None:
         raise SettingError(f"expected validation nodes, because {why}, got none; pass val_nodes")
     indices = check_labels(data, val_nodes, what="val_nodes")
     shared = int(torch.isin(indices, train_nodes).sum())
     if shared:
-        raise SettingError(f"expected val_nodes apart from train_nodes, got {shared} in both; leave them out of one")
+        raise SettingError(
+            f"expected no node in both val_nodes and train_nodes, got {shared} in both; remove them from one"
+        )
     return indices
 
 
@@ -99,8 +104,8 @@ def classes_of(data: Data) -> int:
     return known_classes(data) or int(data.y.max()) + 1
 
 
-def everyone(data: Data) -> Tensor:
-    """All nodes."""
+def all_nodes(data: Data) -> Tensor:
+    """The indices of all nodes, (N,)."""
     return torch.arange(int(data.num_nodes), device=data.x.device)
 
 
@@ -108,9 +113,9 @@ def everyone(data: Data) -> Tensor:
 def logits_of(model: nn.Module, data: Data) -> Tensor:
     """Logits of all nodes in eval mode, (N, C)."""
     model.eval()
-    return outputs_at(model, data, everyone(data))()
+    return outputs_at(model, data, all_nodes(data))()
 
 
 def softmax_scores(probabilities: Tensor) -> dict[str, Tensor]:
-    """What any classifier's probabilities say of its doubts."""
+    """Two uncertainty scores from class probabilities: one minus the largest probability, and the entropy."""
     return {"max_probability": 1 - probabilities.amax(dim=1), "entropy": shannon(probabilities)}

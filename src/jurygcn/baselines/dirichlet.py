@@ -1,4 +1,4 @@
-r"""Dirichlet distributions over class probabilities: losses, divergences and the uncertainties read off them.
+r"""Dirichlet distributions over class probabilities: losses, divergences and uncertainty scores.
 
 :math:`\alpha` has one positive entry per class, :math:`S = \sum_c \alpha_c`, and the expected probabilities are
 :math:`\bar p = \alpha / S`.
@@ -49,7 +49,7 @@ def divergence(alpha: Tensor, prior: Tensor) -> Tensor:
 
 
 def entropy(alpha: Tensor) -> Tensor:
-    r"""Differential entropy of Dir(alpha); in float64, because its terms nearly cancel for large evidence.
+    r"""Differential entropy of Dir(alpha); in float64, because its terms nearly cancel where the evidence is large.
 
     .. math:: \ln B(\alpha) + (S - C)\,\psi(S) - \sum_c (\alpha_c - 1)\,\psi(\alpha_c)
 
@@ -63,12 +63,12 @@ def entropy(alpha: Tensor) -> Tensor:
 
 
 def vacuity(alpha: Tensor) -> Tensor:
-    """How little evidence there is at all, C / S; 1 without any. Shapes: (m, C) -> (m,)."""
+    """Lack of evidence, C / S; it is 1 without any evidence. Shapes: (m, C) -> (m,)."""
     return alpha.shape[-1] / alpha.sum(dim=-1)
 
 
 def dissonance(alpha: Tensor) -> Tensor:
-    r"""How much the evidence for different classes conflicts.
+    r"""Conflict between the evidence for different classes.
 
     .. math::
         \sum_i b_i \frac{\sum_{j \ne i} b_j\, Bal(b_i, b_j)}{\sum_{j \ne i} b_j}, \quad
@@ -77,19 +77,19 @@ def dissonance(alpha: Tensor) -> Tensor:
     Shapes: (m, C) -> (m,).
     """
     b = (alpha - 1).clamp_min(0) / alpha.sum(dim=-1, keepdim=True)
-    one, other = b.unsqueeze(-1), b.unsqueeze(-2)
-    together = one + other
-    balance = torch.where(together > 0, 1 - (one - other).abs() / together.clamp_min(1e-30), 0.0)
+    first, second = b.unsqueeze(-1), b.unsqueeze(-2)
+    pair_sum = first + second
+    balance = torch.where(pair_sum > 0, 1 - (first - second).abs() / pair_sum.clamp_min(1e-30), 0.0)
     balance = balance - torch.diag_embed(torch.diagonal(balance, dim1=-2, dim2=-1))
     others = b.sum(dim=-1, keepdim=True) - b
-    conflict = (balance * other).sum(dim=-1)
+    conflict = (balance * second).sum(dim=-1)
     return (b * torch.where(others > 0, conflict / others.clamp_min(1e-30), 0.0)).sum(dim=-1)
 
 
-def spread(probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Aleatoric and epistemic parts of the entropy of several models' probabilities.
+def split_entropy(probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Aleatoric and epistemic parts of the entropy of the mean probabilities of several models.
 
-    The mean of their entropies, and what the entropy of their mean has more than that.
+    The aleatoric part is the mean of the models' entropies. The epistemic part is the rest.
 
     Shapes: (T, m, C) -> (m,), (m,).
     """

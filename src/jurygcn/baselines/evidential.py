@@ -1,4 +1,4 @@
-"""The classifiers that learn their own uncertainty: S-GNN and GPN, with their authors' settings."""
+"""Classifiers that learn a Dirichlet distribution per node: S-GNN and GPN, with their authors' settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jurygcn.ambient import plain_torch
 from jurygcn.baselines import dirichlet
 from jurygcn.baselines.classifier import (
     Fitted,
+    all_nodes,
     check_labels,
     check_preset,
     check_validation,
     classes_of,
-    everyone,
     logits_of,
 )
 from jurygcn.baselines.gpn import GPN, graph_inputs, uncertain_cross_entropy
@@ -31,7 +31,10 @@ from jurygcn.models.training import Stopping, descend, outputs_at
 
 @dataclass(frozen=True)
 class SGNNClassifier:
-    """S-GNN (S-BGCN-T-K): Dirichlet evidence, graph-kernel prior, GCN teacher, dropout samples; no validation nodes."""
+    """S-GNN (S-BGCN-T-K): Dirichlet evidence with a graph-kernel prior, a GCN teacher and dropout samples.
+
+    It does not use validation nodes.
+    """
 
     hidden: int = 16
     dropout: float = 0.5
@@ -45,7 +48,7 @@ class SGNNClassifier:
 
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
-        """Train the teacher, then the evidence."""
+        """Train the teacher, then the network that predicts evidence."""
         nodes = check_labels(data, train_nodes)
         classes = classes_of(data)
         teacher, _ = self.teacher.train(data, nodes, seed=seed)
@@ -57,7 +60,7 @@ class SGNNClassifier:
             prior_weight=self.prior_weight,
         )
         model = GCN(data.x.shape[1], self.hidden, classes, dropout=self.dropout)
-        outputs = outputs_at(model, data, everyone(data))
+        outputs = outputs_at(model, data, all_nodes(data))
         descend(
             model,
             lambda epoch: loss(outputs(), epoch),
@@ -69,7 +72,7 @@ class SGNNClassifier:
         samples = dropout_samples(model, data, samples=self.samples, seed=seed)
         alpha = concentrations(samples.mean(dim=0))
         drawn = concentrations(samples)
-        aleatoric, epistemic = dirichlet.spread(drawn / drawn.sum(dim=-1, keepdim=True))
+        aleatoric, epistemic = dirichlet.split_entropy(drawn / drawn.sum(dim=-1, keepdim=True))
         scores = {
             "vacuity": dirichlet.vacuity(alpha),
             "dissonance": dirichlet.dissonance(alpha),
@@ -81,7 +84,7 @@ class SGNNClassifier:
 
 @dataclass(frozen=True)
 class GPNClassifier:
-    """Graph posterior network; stops early by validation loss. ``small()`` is its authors' other configuration."""
+    """Graph posterior network. It stops early by validation loss. ``small()`` is the authors' second configuration."""
 
     hidden: int = 64
     latent: int = 16
@@ -100,7 +103,7 @@ class GPNClassifier:
 
     @classmethod
     def small(cls, *, binarize: bool = False) -> GPNClassifier:
-        """Ten latent dimensions, a budget that grows with the classes, more teleport, less decay."""
+        """Ten latent dimensions, a budget that grows with the number of classes, more teleport, less weight decay."""
         return cls(
             latent=10,
             budget_for_classes=True,
@@ -112,12 +115,12 @@ class GPNClassifier:
 
     @classmethod
     def preset(cls, name: str | None) -> GPNClassifier:
-        """The authors' settings; with the preset "pubmed" features are made binary, as they do for that graph."""
+        """The authors' settings. The preset "pubmed" makes features binary, as the authors do for that graph."""
         return cls(binarize=check_preset(name) == "pubmed")
 
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
-        """Warm up the flows, then train everything until patience runs out."""
+        """Train the flows alone for ``warm_up`` epochs, then all parameters until early stopping."""
         nodes = check_labels(data, train_nodes)
         held_out = check_validation(data, val_nodes, nodes, why="GPN stops early")
         model = self._model(data, nodes)

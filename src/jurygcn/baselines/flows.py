@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SMALLEST_SQUARE = 1e-12  # a distance of zero has no derivative
+SMALLEST_SQUARE = 1e-12  # the square root has no finite derivative at a distance of zero
 
 
 class RadialFlows(nn.Module):
-    r"""One density per class: a standard normal seen through K radial transforms of its own.
+    r"""One density per class: a standard normal distribution after K radial transforms. Each class has its own.
 
     .. math::
         y = x + \beta h (x - x_0), \quad h = \frac{1}{a + r}, \quad r = \|x - x_0\|, \quad
@@ -39,8 +39,8 @@ class RadialFlows(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Log density of every row under every class.
 
-        A transform is x <- (1 + p) x - p x_0 with p = beta h, so squared lengths and the products with later centres
-        are all that is needed of x: about five numbers per row instead of H.
+        A transform is x <- (1 + p) x - p x_0 with p = beta h. So the result needs only the squared length of x and its
+        products with later centres. These are about five numbers per row instead of H.
         """
         length, classes, dimensions = self.centres.shape
         a = functional.softplus(self.radii).unsqueeze(-1)  # (K, C, 1)

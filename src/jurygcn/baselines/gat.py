@@ -22,7 +22,7 @@ from jurygcn.models.dropout_field import DroppingFeatures, drop
 
 @dataclass(frozen=True)
 class Messages:
-    """Who hears whom in one layer: edges by position, and where each receiver stands among the senders.
+    """The edges of one layer, as positions among senders and receivers; ``itself`` is each receiver's sender position.
 
     Shapes: sender, receiver (E,); itself (receivers,).
     """
@@ -33,7 +33,7 @@ class Messages:
 
     @staticmethod
     def between(rows: sp.csr_matrix, itself: np.ndarray[Any, Any]) -> Messages:
-        """From a matrix with a row per receiver and a column per sender, self-loops included."""
+        """The messages of a matrix with one row per receiver and one column per sender. It includes self-loops."""
         receiver = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
         parts = (rows.indices.astype(np.int64), receiver.astype(np.int64), itself.astype(np.int64))
         return Messages(*(torch.from_numpy(part) for part in parts))
@@ -61,33 +61,34 @@ class Attention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew (Glorot uniform); the bias starts at zero."""
+        """Draw new weights (Glorot uniform) and set the bias to zero."""
         for weight in (self.W, self.sending, self.receiving):
             glorot(weight)
         nn.init.zeros_(self.bias)
 
     def forward(self, projected: Tensor, messages: Messages) -> Tensor:
-        """What every receiver hears."""
+        """The attention-weighted sum of messages at every receiver, plus the bias."""
         rate = self.dropout if self.training else 0.0
         h = projected.view(-1, self.heads, self.width)
-        sent, heard = (h * self.sending).sum(dim=-1), (h * self.receiving).sum(dim=-1)[messages.itself]
+        from_sender, from_receiver = (h * self.sending).sum(dim=-1), (h * self.receiving).sum(dim=-1)[messages.itself]
         receiver, count = messages.receiver, len(messages.itself)
-        score = functional.leaky_relu(sent[messages.sender] + heard[receiver], 0.2)
+        score = functional.leaky_relu(from_sender[messages.sender] + from_receiver[receiver], 0.2)
         index = receiver[:, None].expand_as(score)
-        top = score.new_full((count, self.heads), -torch.inf).scatter_reduce(0, index, score.detach(), "amax")
-        weight = (score - top[receiver]).exp()
+        largest = score.new_full((count, self.heads), -torch.inf).scatter_reduce(0, index, score.detach(), "amax")
+        weight = (score - largest[receiver]).exp()
         total = weight.new_zeros(count, self.heads).index_add(0, receiver, weight)
         attention = drop(weight / total[receiver], rate)
         h = drop(h, rate)
-        carried = attention.unsqueeze(-1) * h[messages.sender]
-        out = carried.new_zeros(count, self.heads, self.width).index_add(0, receiver, carried)
+        weighted = attention.unsqueeze(-1) * h[messages.sender]
+        out = weighted.new_zeros(count, self.heads, self.width).index_add(0, receiver, weighted)
         return (out.mean(dim=1) if self.average else out.flatten(1)) + self.bias
 
 
 class GAT(nn.Module):
-    """Two layers of attention with ELU between them, that return logits.
+    """Two attention layers with an ELU between them. The output is logits.
 
-    Eight concatenated heads of eight units, then one head, or several averaged.
+    By default the first layer concatenates eight heads of eight units, and the second has one head. The second layer
+    averages its heads if it has several.
 
     Shapes: x (N, F), edge_index (2, E) -> logits (N, C).
     """
@@ -113,9 +114,9 @@ class GAT(nn.Module):
         """Logits of all nodes."""
         nodes = torch.arange(x.shape[0], device=x.device)
         sender, receiver = edge_index[:, edge_index[0] != edge_index[1]]
-        everyone = Messages(torch.cat([sender, nodes]), torch.cat([receiver, nodes]), nodes)
+        messages = Messages(torch.cat([sender, nodes]), torch.cat([receiver, nodes]), nodes)
         projected = (drop(x, self.dropout) if self.training else x) @ self.first.W
-        return self._logits(projected, everyone, everyone)
+        return self._logits(projected, messages, messages)
 
     def _logits(self, projected: Tensor, first: Messages, second: Messages) -> Tensor:
         hidden = functional.elu(self.first(projected, first))
@@ -124,7 +125,10 @@ class GAT(nn.Module):
         return out
 
     def outputs_at(self, data: Data, nodes: Tensor) -> Callable[[], Tensor]:
-        """Logits of ``nodes`` in the present state and mode, computed on what reaches them."""
+        """A function that returns logits of ``nodes`` with the current weights and mode.
+
+        It computes only their receptive field.
+        """
         graph = Propagation.of(data)
         everything = is_everything(nodes, int(data.num_nodes))
         levels, layers = [nodes.cpu().numpy()], []

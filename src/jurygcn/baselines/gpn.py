@@ -1,4 +1,4 @@
-"""Graph posterior network: evidence from densities in a learnt space, spread over the graph."""
+"""Graph posterior network: evidence from densities in a learnt space, diffused over the graph."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jurygcn.graph.propagation import Propagation
 from jurygcn.graph.sparse import SparseMatrix
 from jurygcn.models.dropout_field import drop
 
-LARGEST_LOG_EVIDENCE = 30.0
+LARGEST_LOG_EVIDENCE = 30.0  # keeps evidence finite in float32
 
 
 @dataclass(frozen=True)
 class Evidence:
-    r"""What a graph posterior network says of every node: :math:`\alpha = 1 + \beta`.
+    r"""The evidence :math:`\beta` of a graph posterior network for every node and class; :math:`\alpha = 1 + \beta`.
 
-    Shapes: features (N, C), from the node alone; diffused (N, C), after the neighbours were heard.
+    Shapes: features (N, C), from the node's own features; diffused (N, C), after diffusion over the graph.
     """
 
     features: Tensor
@@ -37,13 +37,13 @@ class Evidence:
 
 
 class GPN(nn.Module):
-    r"""Encoder without messages, one radial flow per class, evidence diffused by personalised PageRank.
+    r"""An encoder of single nodes, one radial flow per class, and evidence diffused by personalised PageRank.
 
     .. math::
         \ln \beta^{ft}_{vc} = \ln q(z_v \mid c) + \ln p(c) + B, \qquad
         \beta \leftarrow (1 - t)\,\hat A \beta + t\,\beta^{ft}, \qquad \alpha = 1 + \beta
 
-    with p(c) the share of class c among the training nodes and the certainty budget B.
+    p(c) is the share of class c among the training nodes, and B is the certainty budget.
 
     Shapes: x (N, F) -> evidence (N, C).
     """
@@ -73,7 +73,7 @@ class GPN(nn.Module):
         self.register_buffer("class_shares", torch.full((classes,), 1.0 / classes))
 
     def reset_parameters(self) -> None:
-        """Draw every parameter anew."""
+        """Draw new values for every parameter."""
         for layer in self.encoder:
             layer.reset_parameters()  # type: ignore[operator]
         self.flows.reset_parameters()
@@ -86,7 +86,7 @@ class GPN(nn.Module):
         return out
 
     def forward(self, x: Tensor | SparseMatrix, adjacency: SparseMatrix) -> Evidence:
-        """Evidence of all nodes for all classes; a class without training nodes gets next to none."""
+        """Evidence of all nodes for all classes. A class without training nodes gets almost none."""
         log_evidence = self.flows(self.encode(x)) + self.class_shares.log() + self.budget
         evidence = log_evidence.clamp(-LARGEST_LOG_EVIDENCE, LARGEST_LOG_EVIDENCE).exp()
         return Evidence(evidence, diffuse(evidence, adjacency, steps=self.steps, teleport=self.teleport))
@@ -97,14 +97,14 @@ def diffuse(evidence: Tensor, adjacency: SparseMatrix, *, steps: int, teleport: 
 
     Shapes: (N, C) -> (N, C).
     """
-    spread = evidence
+    diffused = evidence
     for _ in range(steps):
-        spread = (1 - teleport) * (adjacency @ spread) + teleport * evidence
-    return spread
+        diffused = (1 - teleport) * (adjacency @ diffused) + teleport * evidence
+    return diffused
 
 
 def uncertain_cross_entropy(alpha: Tensor, y: Tensor, *, entropy_weight: float) -> Tensor:
-    r"""The network's loss of each node, :math:`\psi(S) - \psi(\alpha_y) - \lambda H(Dir(\alpha))`.
+    r"""The network's loss at each node, :math:`\psi(S) - \psi(\alpha_y) - \lambda H(Dir(\alpha))`.
 
     Shapes: alpha (m, C), y (m,) -> (m,).
     """
@@ -113,7 +113,10 @@ def uncertain_cross_entropy(alpha: Tensor, y: Tensor, *, entropy_weight: float) 
 
 
 def graph_inputs(data: Data, *, binarize: bool = False) -> tuple[Tensor | SparseMatrix, SparseMatrix]:
-    r"""Features with rows of sum 1, sparse where they are, and :math:`\hat A`; ``binarize`` drops the counts first."""
+    r"""The features and :math:`\hat A`. Sparse features stay sparse.
+
+    ``binarize`` sets every nonzero feature to 1 and then scales each row to sum 1.
+    """
     graph = Propagation.of(data)
     place: dict[str, Any] = {"dtype": torch.float32, "device": data.x.device}
     adjacency = SparseMatrix(graph.adjacency, **place)

@@ -1,4 +1,4 @@
-"""The plain classifiers: GCN as the paper trains it, and GAT as its authors do."""
+"""Plain classifiers: the GCN with the paper's settings, and the GAT with its authors' settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jurygcn.models.training import Stopping, Training, descend, outputs_at, tra
 
 @dataclass(frozen=True)
 class GCNClassifier:
-    """The paper's GCN; validation nodes are not used."""
+    """The paper's GCN. It does not use validation nodes."""
 
     hidden: int = 16
     dropout: float = 0.5
@@ -38,7 +38,7 @@ class GCNClassifier:
     def train(
         self, data: Data, train_nodes: Tensor, *, seed: int, node_weights: Tensor | None = None
     ) -> tuple[GCN, Training]:
-        """The trained model and how training went."""
+        """The trained model and the record of its training."""
         model = GCN(data.x.shape[1], self.hidden, classes_of(data), dropout=self.dropout)
         decay = {"weights.0": self.weight_decay} if self.first_layer_only else self.weight_decay
         settings = {"epochs": self.epochs, "lr": self.lr}
@@ -61,15 +61,16 @@ class GCNClassifier:
         return Fitted(probabilities, softmax_scores(probabilities), model, {"epochs": training.epochs})
 
 
-# The settings that Kipf and Welling use: L2 on the first layer only, twice the epochs.
+# The settings of Kipf and Welling: weight decay on the first layer only, and twice the epochs.
 WELL_TRAINED_GCN = GCNClassifier(epochs=200, first_layer_only=True)
 
 
 @dataclass(frozen=True)
 class GATClassifier:
-    """Graph attention with its authors' settings; stops early by validation loss and accuracy.
+    """Graph attention network with its authors' settings. It stops early by validation loss and accuracy.
 
-    Patience starts anew when loss or accuracy is as good as ever; the parameters are kept when both are.
+    The patience count restarts when the loss or the accuracy equals or improves on its best value. The parameters are
+    saved when both do.
     """
 
     hidden: int = 8
@@ -83,12 +84,12 @@ class GATClassifier:
 
     @classmethod
     def preset(cls, name: str | None) -> GATClassifier:
-        """The authors' settings; the preset "pubmed" is what they use for that graph."""
+        """The authors' settings. The preset "pubmed" has the settings they use for that graph."""
         return cls(out_heads=8, lr=0.01, weight_decay=1e-3) if check_preset(name) == "pubmed" else cls()
 
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:
-        """Train until patience runs out."""
+        """Train until early stopping."""
         nodes = check_labels(data, train_nodes)
         held_out = check_validation(data, val_nodes, nodes, why="GAT stops early")
         model = GAT(

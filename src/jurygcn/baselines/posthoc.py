@@ -1,4 +1,4 @@
-"""What a user might do instead of convening a jury: methods that take a trained GCN and add an uncertainty."""
+"""Alternatives to the jury that add an uncertainty to a trained GCN."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
-from jurygcn.baselines.classifier import Fitted, check_labels, check_validation, everyone, logits_of, softmax_scores
-from jurygcn.baselines.dirichlet import spread
+from jurygcn.baselines.classifier import Fitted, all_nodes, check_labels, check_validation, logits_of, softmax_scores
+from jurygcn.baselines.dirichlet import split_entropy
 from jurygcn.baselines.networks import GCNClassifier
 from jurygcn.baselines.sampling import dropout_samples
 from jurygcn.checks import all_finite
@@ -22,14 +22,14 @@ from jurygcn.models.receptive_field import ReceptiveField
 
 @dataclass(frozen=True)
 class MCDropout:
-    """Probabilities averaged over forward passes with dropout left on; validation nodes are not used."""
+    """Probabilities averaged over forward passes with dropout. It does not use validation nodes."""
 
     network: GCNClassifier = field(default_factory=GCNClassifier)
     samples: int = 100
 
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
-        """Train the GCN, then draw."""
+        """Train the GCN, then average samples."""
         if not self.network.dropout > 0 or self.samples < 2:
             got = f"dropout {self.network.dropout:g}, samples {self.samples}"
             raise SettingError(f"expected dropout above 0 and at least 2 samples, got {got}; raise them")
@@ -39,7 +39,7 @@ class MCDropout:
 
 @dataclass(frozen=True)
 class DeepEnsemble:
-    """Probabilities averaged over GCNs that start from different weights; validation nodes are not used."""
+    """Probabilities averaged over GCNs with different initial weights. It does not use validation nodes."""
 
     network: GCNClassifier = field(default_factory=GCNClassifier)
     members: int = 10
@@ -49,21 +49,21 @@ class DeepEnsemble:
         """Train every member."""
         if self.members < 2:
             raise SettingError(f"expected at least 2 members, got {self.members}; raise members")
-        # far apart, so that the members of one run are not those of the next
+        # the seeds are far apart, so that runs with neighbouring seeds share no member
         models = [self.network.train(data, train_nodes, seed=seed + 10_007 * k)[0] for k in range(self.members)]
         return _mixture(torch.stack([torch.softmax(logits_of(model, data), dim=1) for model in models]), models[0])
 
 
 def _mixture(probabilities: Tensor, model: torch.nn.Module) -> Fitted:
-    """From the probabilities of several models, (T, N, C)."""
+    """The mean of several models' probabilities, (T, N, C), with uncertainty scores."""
     mean = probabilities.mean(dim=0)
-    aleatoric, epistemic = spread(probabilities)
+    aleatoric, epistemic = split_entropy(probabilities)
     return Fitted(mean, softmax_scores(mean) | {"aleatoric": aleatoric, "epistemic": epistemic}, model)
 
 
 @dataclass(frozen=True)
 class TemperatureScaling:
-    r"""Probabilities softmax(z / T), with the T of least cross-entropy on the validation nodes."""
+    """Probabilities softmax(z / T). T minimises the cross-entropy at the validation nodes."""
 
     network: GCNClassifier = field(default_factory=GCNClassifier)
     steps: int = 100
@@ -81,7 +81,7 @@ class TemperatureScaling:
 
 
 def best_temperature(logits: Tensor, y: Tensor, *, steps: int = 100) -> float:
-    """The T that minimises the cross-entropy of logits / T; a convex problem in 1 / T. Shapes: (m, C), (m,)."""
+    """The T that minimises the cross-entropy of logits / T. The problem is convex in 1 / T. Shapes: (m, C), (m,)."""
     z = logits.detach().double()
     log_inverse = torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([log_inverse], max_iter=steps, line_search_fn="strong_wolfe")
@@ -99,7 +99,7 @@ def best_temperature(logits: Tensor, y: Tensor, *, steps: int = 100) -> float:
 
 @dataclass(frozen=True)
 class Energy:
-    r"""The GCN with the energy score :math:`-\ln \sum_c e^{z_c}`; validation nodes are not used."""
+    r"""The GCN with the energy score :math:`-\ln \sum_c e^{z_c}`. It does not use validation nodes."""
 
     network: GCNClassifier = field(default_factory=GCNClassifier)
 
@@ -114,10 +114,10 @@ class Energy:
 
 @dataclass(frozen=True)
 class Laplace:
-    r"""The GCN with a normal posterior of its last layer: Laplace's approximation; validation nodes are not used.
+    r"""The GCN with Laplace's approximation of its last layer: a normal posterior. It does not use validation nodes.
 
-    The last layer is linear in its weights, so its Gauss-Newton matrix is its Hessian, and the posterior's precision
-    is that of n times the objective. Logits with variances v give the probabilities
+    The last layer is linear in its weights, so its Gauss-Newton matrix equals its Hessian. The posterior's precision is
+    the Hessian of n times the objective. Logits with variances v give the probabilities
     :math:`softmax(z / \sqrt{1 + \pi v / 8})`.
     """
 
@@ -128,23 +128,26 @@ class Laplace:
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train the GCN, then find the posterior."""
         if self.network.first_layer_only or not self.network.weight_decay > 0:
-            raise SettingError("expected weight decay on the last layer, which is its prior, got none; give some")
+            raise SettingError(
+                "expected weight decay on the last layer, because it is the prior, got none; set weight_decay above 0 "
+                "and first_layer_only to False"
+            )
         nodes = check_labels(data, train_nodes)
         with torch.enable_grad():
             model, _ = self.network.train(data, nodes, seed=seed)
         model.eval()
-        seen = ReceptiveField.of(model, data, everyone(data))
-        *_, hidden, logits = seen.pre_activations(list(model.weights))
-        inputs = seen.hops[-1] @ seen.sigma(hidden)  # what the last weights multiply
+        receptive_field = ReceptiveField.of(model, data, all_nodes(data))
+        *_, hidden, logits = receptive_field.pre_activations(list(model.weights))
+        inputs = receptive_field.hops[-1] @ receptive_field.sigma(hidden)  # inputs of the last layer's weights
         v = logit_variances(inputs, nodes, torch.softmax(logits[nodes], dim=1), decay=self.network.weight_decay)
         if not all_finite(v):
-            raise ModelError("The posterior's variances are beyond the range of numbers: scale the features.")
+            raise ModelError("expected finite variances of the posterior, got infinity or NaN; scale the features down")
         probabilities = torch.softmax(logits / (1 + math.pi / 8 * v).sqrt().to(logits.dtype), dim=1)
         return Fitted(probabilities, softmax_scores(probabilities) | {"epistemic": v.sum(dim=1)}, model)
 
 
 def logit_variances(inputs: Tensor, nodes: Tensor, probabilities: Tensor, *, decay: float) -> Tensor:
-    r"""Variances of the logits :math:`W^T x_u` where W has the precision
+    r"""Variances of the logits :math:`W^T x_u`. The precision of W is
     :math:`\sum_i x_i x_i^T \otimes S_i + n \lambda I`.
 
     Shapes: inputs (N, h), nodes (n,), probabilities (n, C) at those -> (N, C).
@@ -156,4 +159,4 @@ def logit_variances(inputs: Tensor, nodes: Tensor, probabilities: Tensor, *, dec
     covariance = torch.linalg.inv(precision + n * decay * torch.eye(len(precision), dtype=x.dtype, device=x.device))
     own = covariance.view(x.shape[1], C, -1, C).diagonal(dim1=1, dim2=3)  # (h, h, C)
     variances = torch.einsum("ua,abc,ub->uc", x, own, x)
-    return variances.clamp_min(0.0)  # rounding may leave less where the precision is nearly singular
+    return variances.clamp_min(0.0)  # rounding can make variances negative if the precision is nearly singular

@@ -1,6 +1,6 @@
-"""S-GNN, the subjective Bayesian GCN with teacher and graph-kernel prior: its loss and its prior.
+"""Loss and prior of S-GNN, the subjective Bayesian GCN with a teacher and a graph-kernel prior.
 
-The network is the paper's GCN; its logits f are evidence e = exp(f) of a Dirichlet with alpha = 1 + e.
+The network is the paper's GCN. Its logits f give the evidence e = exp(f) of a Dirichlet with alpha = 1 + e.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from jurygcn.baselines import dirichlet
 from jurygcn.graph.propagation import Propagation
 
-FARTHEST_HOP = 10  # the kernel is below 1e-21 beyond
+FARTHEST_HOP = 10  # beyond this distance the kernel is below 1e-21
 LARGEST_LOGIT = 30.0  # keeps evidence finite in float32
 
 
@@ -25,13 +25,14 @@ def graph_kernel_prior(data: Data, train_nodes: Tensor, *, classes: int, width: 
 
     .. math:: \alpha^0_{vc} = 1 + \sum_{l : y_l = c} \exp\left(-\frac{d(v, l)^2}{2\sigma^2}\right)
 
-    Nodes that cannot be reached add nothing. It depends on the labels, so it is made anew when they change.
+    Labelled nodes from which v cannot be reached add nothing. The prior depends on the labels, so compute it again
+    when they change.
 
     Shapes: -> (N, C).
     """
     adjacency = Propagation.of(data).adjacency
     sources = train_nodes.cpu().numpy()
-    # along the messages: row v of the adjacency holds what v receives
+    # distances follow the direction of messages; row v of the adjacency holds the senders to v
     hops = dijkstra(adjacency.T, directed=True, unweighted=True, indices=sources, limit=FARTHEST_HOP)
     kernel = np.exp(-(hops**2) / (2 * width**2))  # exp(-inf) = 0
     prior = torch.ones(int(data.num_nodes), classes, dtype=torch.float64)

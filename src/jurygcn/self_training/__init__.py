@@ -1,1 +1,1 @@
-"""Learning from few labels: pseudo-labels that the jury finds credible, in rounds."""
+"""Self-training with few labels: the jury selects pseudo-labels in rounds."""

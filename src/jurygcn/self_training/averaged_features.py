@@ -1,4 +1,4 @@
-"""What teachers see of a graph: features averaged over hops, all of them or their principal components."""
+"""Features that teachers are trained on: averages over hops, or principal components of these averages."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from torch_geometric.data import Data
 
 from jurygcn.graph.propagation import Propagation
 
-FAINT = 1e-6  # components with a smaller share of the first one's variance are rounding
+MIN_VARIANCE_SHARE = 1e-6  # a component with less variance, relative to the first component, is rounding error
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Over how many hops features are averaged, and how many principal components are left of them (None: all)."""
+class FeatureView:
+    """One version of the features: averaged over ``hops``, then reduced to ``components`` (None keeps all features)."""
 
     hops: int
     components: int | None = None
 
 
-def looks(data: Data, hops: Sequence[int], components: Sequence[int] = ()) -> Iterator[tuple[Sight, Data]]:
-    """The same graph with features averaged over closed neighbourhoods, from few hops to many; each also compressed.
+def feature_views(
+    data: Data, hops: Sequence[int], components: Sequence[int] = ()
+) -> Iterator[tuple[FeatureView, Data]]:
+    """The graph with averaged features, for each number of hops, in ascending order.
 
-    Averages of many differ in little but their direction, so all rows are made equally long: as long as the graph's own
-    are on average, for short ones are learnt slowly, and at least 1.
+    One average is taken over a closed neighbourhood. For each number of hops the averaged features come first, and
+    their principal components follow. Averages over many nodes differ mainly in direction, so all rows are scaled to
+    one length. This length is the mean length of the original rows, because a GCN learns slowly from short rows. It is
+    at least 1.
     """
     averaging = Propagation.of(data).averaging.astype(np.float32)
     x = data.x.detach().float().cpu().numpy()
@@ -37,37 +41,39 @@ def looks(data: Data, hops: Sequence[int], components: Sequence[int] = ()) -> It
         if step:
             x = averaging @ x
         if step in hops:
-            yield Sight(step), with_features(data, rows_of(x, length))
-            for view in compressed(rows_of(x, 1.0), components):
-                yield Sight(step, view.shape[1]), with_features(data, view)
+            yield FeatureView(step), with_features(data, scale_rows(x, length))
+            for reduced in principal_components(scale_rows(x, 1.0), components):
+                yield FeatureView(step, reduced.shape[1]), with_features(data, reduced)
 
 
-def compressed(rows: np.ndarray, components: Sequence[int]) -> Iterator[np.ndarray]:
-    """Principal components, each scaled to the same variance, in rows of length 1: what sets groups of nodes apart
-    counts as much as what all vary in. Where there are fewer than asked for, all there are.
+def principal_components(rows: np.ndarray, components: Sequence[int]) -> Iterator[np.ndarray]:
+    """The first principal components, one array for each number in ``components``.
+
+    Each component is scaled to the same variance, so that components with little variance count as much as the first.
+    Each row is then scaled to length 1. If there are fewer components than requested, all of them are returned.
 
     Shapes: (N, F) -> (N, components).
     """
     if not components:
         return
-    found = PCA(min(*rows.shape, max(components)), whiten=True, iterated_power=4, random_state=0)
+    pca = PCA(min(*rows.shape, max(components)), whiten=True, iterated_power=4, random_state=0)
     with np.errstate(invalid="ignore", divide="ignore"):  # features without variance have no components
-        coordinates = found.fit_transform(rows.astype(np.float64))  # squares of faint ones are lost in single precision
-    variance = found.explained_variance_
-    there = int((variance > FAINT * max(variance[0], FAINT)).sum())
-    for count in sorted({min(count, there) for count in components} - {0}):
-        yield rows_of(coordinates[:, :count], 1.0)
+        coordinates = pca.fit_transform(rows.astype(np.float64))  # float32 loses the squares of small components
+    variance = pca.explained_variance_
+    available = int((variance > MIN_VARIANCE_SHARE * max(variance[0], MIN_VARIANCE_SHARE)).sum())
+    for count in sorted({min(count, available) for count in components} - {0}):
+        yield scale_rows(coordinates[:, :count], 1.0)
 
 
-def rows_of(x: np.ndarray, length: float) -> np.ndarray:
-    """The same directions with this length; rows of zeros stay."""
+def scale_rows(x: np.ndarray, length: float) -> np.ndarray:
+    """Rows with the same direction and the given length. A row of zeros stays zero."""
     scaled: np.ndarray = length * x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     return scaled
 
 
 def with_features(data: Data, x: np.ndarray) -> Data:
-    """The same graph with these features."""
+    """A copy of the graph with these features."""
     graph = copy.copy(data)
     graph.x = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)).to(data.x.device)
-    graph.edge_index = data.edge_index.clone()  # what is remembered of the graph's propagation stays its own
+    graph.edge_index = data.edge_index.clone()  # the copy does not share the original's cached propagation
     return graph

@@ -1,4 +1,4 @@
-"""Pseudo-labels: which nodes get one, and how much it weighs."""
+"""Pseudo-labels: which nodes get one, and with which weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """Nodes that were given a label by the teacher, with the weight of their loss (a real label's is 1).
+    """Nodes that got their label from the teachers, and the weight of each in the loss (a true label has weight 1).
 
     Shapes: nodes, labels, weights (k,).
     """
@@ -23,12 +23,12 @@ class PseudoLabels:
         return len(self.nodes)
 
 
-NOTHING = PseudoLabels(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.zeros(0))
+NO_PSEUDO_LABELS = PseudoLabels(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
-class Belief:
-    """What the judge thinks: every node's likeliest label, how sure that is (for ranking), and its weight as a label.
+class ScoredLabels:
+    """The predicted label of every node, the score that ranks it, and its weight if it becomes a pseudo-label.
 
     Shapes: label, score, weight (N,).
     """
@@ -39,7 +39,10 @@ class Belief:
 
 
 def class_shares(labels: Tensor, classes: int, *, balance: float) -> Tensor:
-    """Each class's share of the pseudo-labels: as in the labels, drawn towards equal shares of the classes seen.
+    """The share of each class among the pseudo-labels.
+
+    It is the class's share of the labels after ``balance`` is added to the count of each class that has a label. A
+    large ``balance`` makes the shares of these classes equal. A class without labels has share 0.
 
     Shapes: (n,) -> (C,).
     """
@@ -48,32 +51,33 @@ def class_shares(labels: Tensor, classes: int, *, balance: float) -> Tensor:
     return counts / counts.sum()
 
 
-def believe(probabilities: Tensor, p_values: Tensor, *, trust: float) -> Belief:
-    r"""The teacher's label c with the score :math:`\pi_c\, p_c^\rho` and the weight :math:`p_c^\rho`.
+def score_labels(probabilities: Tensor, p_values: Tensor, *, trust: float) -> ScoredLabels:
+    r"""The teachers' predicted label c, with the score :math:`\pi_c\, p_c^\rho` and the weight :math:`p_c^\rho`.
 
-    The trust :math:`\rho = n / (n + 5C)` grows with the labels, because n labels give p-values only n + 1 levels.
+    The trust :math:`\rho = n / (n + 5C)` grows with the number of labels n, because p-values from n labels have only
+    n + 1 levels.
 
     Shapes: (N, C), (N, C).
     """
     top, label = probabilities.max(dim=1)
-    credible = p_values.gather(1, label[:, None])[:, 0] ** trust
-    return Belief(label, top * credible, credible)
+    weight = p_values.gather(1, label[:, None])[:, 0] ** trust
+    return ScoredLabels(label, top * weight, weight)
 
 
-def choose(belief: Belief, quota: Tensor, nodes: Tensor, *, weight: float) -> PseudoLabels:
-    """In every class the surest nodes, up to its quota; labelled nodes keep their labels."""
-    free = torch.ones(len(belief.label), dtype=torch.bool)
-    free[nodes] = False
+def choose_pseudo_labels(scored: ScoredLabels, quota: Tensor, nodes: Tensor, *, weight: float) -> PseudoLabels:
+    """For each class the nodes with the highest scores, up to the quota. Labelled ``nodes`` get no pseudo-label."""
+    unlabelled = torch.ones(len(scored.label), dtype=torch.bool)
+    unlabelled[nodes] = False
     chosen = []
     for number, count in enumerate(quota.tolist()):
-        members = ((belief.label == number) & free).nonzero()[:, 0]
-        order = belief.score[members].argsort(descending=True, stable=True)
-        chosen.append(members[order[: int(round(count, 3))]])  # 6.99999 is seven
+        members = ((scored.label == number) & unlabelled).nonzero()[:, 0]
+        order = scored.score[members].argsort(descending=True, stable=True)
+        chosen.append(members[order[: int(round(count, 3))]])  # rounding makes 6.99999 count as 7
     picked = torch.cat(chosen)
-    return PseudoLabels(picked, belief.label[picked], weight * belief.weight[picked])
+    return PseudoLabels(picked, scored.label[picked], weight * scored.weight[picked])
 
 
-def changes(before: PseudoLabels, after: PseudoLabels) -> int:
-    """How many of the earlier pseudo-labels are gone or have another label."""
+def count_changes(before: PseudoLabels, after: PseudoLabels) -> int:
+    """How many of the earlier pseudo-labels were dropped or have a different label now."""
     kept = dict(zip(after.nodes.tolist(), after.labels.tolist()))
     return sum(kept.get(node) != label for node, label in zip(before.nodes.tolist(), before.labels.tolist()))

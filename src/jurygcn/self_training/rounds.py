@@ -1,4 +1,4 @@
-"""Self-training led by the jury: with few labels, the nodes it is sure of become labels too."""
+"""Self-training with few labels: nodes that the jury is sure of become training nodes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.training import train
-from jurygcn.self_training.averaged_features import Sight, looks
-from jurygcn.self_training.pseudo_labels import NOTHING, PseudoLabels, believe, changes, choose, class_shares
+from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.self_training.pseudo_labels import (
+    NO_PSEUDO_LABELS,
+    PseudoLabels,
+    choose_pseudo_labels,
+    class_shares,
+    count_changes,
+    score_labels,
+)
 
-# hops that jurors choose from, and that held-out labels do
+# numbers of hops to choose from: the jurors choose with "auto", the validation nodes with "validated"
 HOPS = {"auto": (0, 2, 4, 8, 16), "validated": (0, 2, 4, 8, 16, 32, 64)}
-TEACHERS = 2
-CLEARLY = 2.0  # standard errors
-LEARNT = 0.9  # share of the labels that the best teacher tells
+AUTO_TEACHERS = 2  # teachers with hops="auto"
+STANDARD_ERRORS = 2.0  # a view within so many standard errors of the best is not clearly worse
+MIN_TRAIN_ACCURACY = 0.9  # training accuracy that a teacher needs, as a share of the best teacher's
 JUDGES = ("jury", "confidence")
-LABELS_PER_CLASS = 5  # from which on the jury's p-values are trusted more than not
+LABELS_PER_CLASS = 5  # with so many labels per class the exponent of the p-values is one half
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,22 +41,22 @@ class SelfTrained:
     """A model trained on labels and pseudo-labels.
 
     Attributes:
-        model: the final GCN, on the graph's own features.
-        history: per round, how many pseudo-labels there were, how many changed, and what the judge thought of them.
-        pseudo_labels: those that the final model was trained on.
-        teacher: probabilities of the last teachers, their mean, (N, C).
-        hops: over how many hops each teacher's features were averaged.
-        components: how many principal components of them each teacher saw; None where all features.
-        right: share of the held-out labels that the model gets right, where those have chosen it.
+        model: the final GCN, the student. It uses the graph's own features.
+        history: for each round the number of pseudo-labels, how many changed, and their mean weight.
+        pseudo_labels: the pseudo-labels that the final model was trained on.
+        teacher_probabilities: mean class probabilities of the last teachers, (N, C).
+        hops: for each teacher the number of hops its features were averaged over.
+        components: for each teacher the number of principal components it used; None if it used all features.
+        validation_accuracy: the model's accuracy at the validation nodes; None if they did not choose the teachers.
     """
 
     model: GCN
     history: list[dict[str, float]] = field(repr=False)
     pseudo_labels: PseudoLabels = field(repr=False)
-    teacher: Tensor = field(repr=False)
+    teacher_probabilities: Tensor = field(repr=False)
     hops: tuple[int, ...]
     components: tuple[int | None, ...]
-    right: float | None = None
+    validation_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,30 +65,31 @@ class SelfTraining:
 
     Attributes:
         rounds: share of the graph's nodes that have a pseudo-label after each round.
-        most: pseudo-labels never become more than this.
-        judge: "jury", or "confidence" for plain self-training with the same schedule.
-        hops: each teacher sees features averaged over so many hops; "auto" has two teachers that look as far as their
-            jurors' errors on their own left-out labels, and what they learn of their own labels, allow; "validated"
-            has teachers that work alone, with 0 to 64 hops, and held-out labels call the best of them together.
-        components: with "validated", there are also teachers that see so many principal components of the features.
-        panel: with "validated", so many are called at most.
-        diffusion: how often the jury's ballots are averaged over neighbourhoods, as in ``Jury.verdict``.
-        balance: labels that every class seen is thought to have more than it has, when the classes' shares of the
-            pseudo-labels are set.
-        weight: of a pseudo-label that the judge has no doubt of.
-        distil: the final model learns what the last teachers say of all nodes, instead of the last round's
-            pseudo-labels only.
-        hidden, lr, weight_decay: of teachers and model.
-        teacher_epochs: teachers have no dropout, so that their juries are those of their own objectives.
+        max_pseudo_labels: the largest number of pseudo-labels in any round.
+        judge: "jury" ranks and weights pseudo-labels with the jury's p-values; "confidence" uses probabilities alone.
+        hops: number of hops the features are averaged over, for each teacher. "auto" chooses at most two teachers by
+            their jurors' leave-one-out errors and their own training accuracy. "validated" trains teachers with 0 to
+            64 hops separately and chooses an ensemble of them by accuracy at the validation nodes.
+        components: with "validated", numbers of principal components. Each adds one teacher for each number of hops.
+        max_teachers: with "validated", the largest number of teachers in the ensemble.
+        diffusion: how often the jury's votes are averaged over neighbourhoods, as in ``Jury.verdict``.
+        balance: number added to the label count of each class that has a label. These counts set the share of each
+            class among the pseudo-labels.
+        weight: weight of a pseudo-label whose p-value is 1.
+        distil: True trains the final model on the last teachers' predictions for all unlabelled nodes; False trains it
+            on the pseudo-labels of the last round.
+        hidden, lr, weight_decay: of the teachers and the final model.
+        teacher_epochs: of the teachers. Teachers have no dropout, so each jury belongs to the objective its teacher
+            was trained on.
         epochs, dropout: of the final model.
     """
 
     rounds: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
-    most: int = 2000
+    max_pseudo_labels: int = 2000
     judge: str = "jury"
     hops: int | tuple[int, ...] | str = "auto"
     components: tuple[int, ...] = (5, 10, 20)
-    panel: int = 10
+    max_teachers: int = 10
     diffusion: int | str = "auto"
     balance: float = 5.0
     weight: float = 1.0
@@ -95,27 +103,30 @@ class SelfTraining:
 
     def __post_init__(self) -> None:
         if not self.rounds or not all(0 < share <= 1 for share in self.rounds):
-            raise SettingError(f"expected rounds to be shares between 0 and 1, got {self.rounds}; change them")
+            raise SettingError(
+                f"expected rounds to be one or more shares above 0 and at most 1, got {self.rounds}; change them"
+            )
         if self.judge not in JUDGES:
-            raise SettingError(f"expected the judge to be one of {', '.join(JUDGES)}, got {self.judge!r}; choose one")
+            raise SettingError(f"expected judge to be one of {', '.join(JUDGES)}, got {self.judge!r}; choose one")
         if not self.candidates or not all(isinstance(k, int) and k >= 0 for k in self.candidates):
             raise SettingError(
-                f"expected hops to be 'auto', 'validated' or numbers such as (8, 16), got {self.hops!r}; change them"
+                "expected hops to be 'auto', 'validated' or whole numbers of at least 0 such as (8, 16), "
+                f"got {self.hops!r}; change them"
             )
-        if not all(isinstance(count, int) and count >= 1 for count in (self.panel, *self.components)):
+        if not all(isinstance(count, int) and count >= 1 for count in (self.max_teachers, *self.components)):
             raise SettingError(
-                f"expected whole numbers of at least 1 as panel and components, got {self.panel} and "
-                f"{self.components}; change them"
+                "expected max_teachers and components to be whole numbers of at least 1, "
+                f"got {self.max_teachers} and {self.components}; change them"
             )
-        if not (self.balance >= 0 and self.weight > 0 and self.most >= 1):
+        if not (self.balance >= 0 and self.weight > 0 and self.max_pseudo_labels >= 1):
             raise SettingError(
-                f"expected balance of at least 0, weight above 0 and most of at least 1, got {self.balance}, "
-                f"{self.weight} and {self.most}; change them"
+                "expected balance of at least 0, weight above 0 and max_pseudo_labels of at least 1, "
+                f"got {self.balance}, {self.weight} and {self.max_pseudo_labels}; change them"
             )
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Hops that are tried."""
+        """The numbers of hops to try."""
         hops: Any = HOPS.get(self.hops, self.hops) if isinstance(self.hops, str) else self.hops
         return hops if isinstance(hops, tuple) else (hops,)
 
@@ -132,25 +143,25 @@ class SelfTraining:
 def self_train(
     data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0, **settings: Any
 ) -> SelfTrained:
-    """Train a GCN on few labels and on what the jury is sure of.
+    """Train a GCN on few labels and on pseudo-labels that the jury is sure of.
 
-    Two teachers, GCNs on features averaged over many hops, learn the labels, and their juries say how credible each
-    label of each node is (the verdicts' p-values). In every class the nodes that all are surest of get a pseudo-label,
-    as many as the class's share of the labels suggests, weighted by how credible the juries find it. The next teachers
-    learn those as well and propose anew, with more pseudo-labels each round; none is kept that would not be given
-    again. The final model is a plain GCN on the graph's own features, which learns what the last teachers say of all
-    nodes.
+    The teachers are GCNs on features averaged over several hops. They are trained on the labels. Their juries give
+    each class of each node a p-value. In each class the nodes with the highest product of probability and weight get a
+    pseudo-label. The weight is a power of the mean p-value. The number of pseudo-labels of a class follows its share
+    of the labels. Then the teachers are trained again, on labels and pseudo-labels, and all pseudo-labels are chosen
+    again. By default each round has more pseudo-labels than the last. The final model is a GCN on the graph's own
+    features. It is trained on the labels and on the last teachers' predictions for all other nodes.
 
-    What teachers should look at is the hardest to know from few labels. Where more labels are at hand to be held out,
-    they can say: pass their nodes as ``val_nodes``. Teachers then work alone, each with its own view of the features,
-    and the final model learns from those that together get most of the held-out labels right. Nothing is trained on
-    held-out labels, but what the model gets right there is no longer a fair estimate.
+    Few labels do not say well which features the teachers should use. If you have further labels, pass their nodes as
+    ``val_nodes``. Each teacher then goes through the rounds alone, with its own features. The final model learns from
+    the ensemble of teachers with the highest accuracy at the validation nodes. No model is trained on validation
+    labels, but they choose the teachers, so the accuracy there is no longer an unbiased estimate.
 
     Args:
-        data: the graph; labels of other nodes than ``train_nodes`` and ``val_nodes`` are not looked at.
+        data: the graph. Only the labels of ``train_nodes`` and ``val_nodes`` are used.
         train_nodes: the labelled nodes.
-        val_nodes: nodes with held-out labels; the same as ``hops="validated"``, which needs them.
-        seed: of all weights and of dropout.
+        val_nodes: the validation nodes. Passing them sets ``hops="validated"``, which needs them.
+        seed: of all initial weights and of dropout.
         settings: those of :class:`SelfTraining`.
     """
     unknown = sorted(set(settings) - set(SelfTraining.__dataclass_fields__))
@@ -165,151 +176,163 @@ def self_train(
 def run(
     data: Data, train_nodes: Tensor, settings: SelfTraining, *, val_nodes: Tensor | None = None, seed: int
 ) -> SelfTrained:
-    """The lesson of some teachers, and the model that learns it; held-out labels, if there are any, choose teachers."""
+    """Train the teachers in rounds, then train the final model on their predictions."""
     nodes = check_labels(data, train_nodes)
-    # what is not labelled must not be seen: from here on there are only given and pseudo-labels
+    # hide all other labels: the code below must see only given labels and pseudo-labels
     labels = torch.full((int(data.num_nodes),), -1)
     labels[nodes] = data.y[nodes].cpu()
-    blind = relabelled(data, labels)
+    masked = with_labels(data, labels)
     if settings.hops != "validated":
         if val_nodes is not None:
             raise SettingError(f"expected hops='validated' with val_nodes, got {settings.hops!r}; drop one of the two")
-        lesson = taught_by(teachers_views(blind, nodes, settings, seed=seed), nodes, settings, seed=seed)
-        return graduate(blind, nodes, lesson, settings, seed=seed)
-    held_out = check_validation(data, val_nodes, nodes, why="hops='validated' has them choose")
+        result = run_rounds(choose_teachers(masked, nodes, settings, seed=seed), nodes, settings, seed=seed)
+        return train_student(masked, nodes, result, settings, seed=seed)
+    held_out = check_validation(data, val_nodes, nodes, why="hops='validated' chooses teachers by them")
 
-    def right(outputs: Tensor) -> float:
+    def accuracy(outputs: Tensor) -> float:
         return float((outputs[held_out].argmax(dim=1) == data.y[held_out]).float().mean())
 
-    views = all_views(blind, nodes, settings, seed=seed)
-    lessons = [taught_by([view], nodes, settings, seed=seed) for view in views]
-    found = graduate(blind, nodes, called(lessons, right, most=settings.panel), settings, seed=seed)
-    return replace(found, right=right(logits_of(found.model, data)))
+    teachers = train_teachers(masked, nodes, settings, seed=seed)
+    results = [run_rounds([teacher], nodes, settings, seed=seed) for teacher in teachers]
+    ensemble = select_ensemble(results, accuracy, max_teachers=settings.max_teachers)
+    found = train_student(masked, nodes, ensemble, settings, seed=seed)
+    return replace(found, validation_accuracy=accuracy(logits_of(found.model, data)))
 
 
-def called(lessons: list[Lesson], right: Callable[[Tensor], float], *, most: int) -> Lesson:
-    """Teachers are called one by one, each the one with whom the mean of all is right most often, while that grows.
+def select_ensemble(
+    results: list[TeacherResult], accuracy: Callable[[Tensor], float], *, max_teachers: int
+) -> TeacherResult:
+    """Add one teacher at a time to an ensemble, as long as the accuracy of the mean probabilities rises.
 
-    The ensemble selection of Caruana et al. (2004); some are called more than once.
+    Each step adds the teacher that gives the highest accuracy. A teacher can be added more than once. This is the
+    ensemble selection of Caruana et al. (2004).
     """
-    panel: list[Lesson] = []
-    said, best = torch.zeros_like(lessons[0].taught), -1.0
-    while len(panel) < most:
-        scores = [right(said + lesson.taught) for lesson in lessons]
+    chosen: list[TeacherResult] = []
+    total, best = torch.zeros_like(results[0].probabilities), -1.0
+    while len(chosen) < max_teachers:
+        scores = [accuracy(total + result.probabilities) for result in results]
         if max(scores) <= best:
             break
         best = max(scores)
-        panel.append(lessons[scores.index(best)])
-        said = said + panel[-1].taught
-    sights = tuple(sight for lesson in panel for sight in lesson.sights)
-    return replace(panel[0], taught=said / len(panel), sights=sights)
+        chosen.append(results[scores.index(best)])
+        total = total + chosen[-1].probabilities
+    views = tuple(view for result in chosen for view in result.views)
+    return replace(chosen[0], probabilities=total / len(chosen), views=views)
 
 
 # --- the parts ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """A graph with other features and no other labels than the given; the teacher that learnt them there, its jury."""
+class Teacher:
+    """A GCN trained on the given labels and one view of the features, with its graph and its jury."""
 
-    sight: Sight
+    view: FeatureView
     graph: Data
-    teacher: GCN
+    model: GCN
     jury: Jury
 
-    def taught(self, nodes: Tensor, pseudo: PseudoLabels, settings: SelfTraining, *, seed: int) -> Tensor:
-        """What the next teacher with this view, who learns pseudo-labels too, says of all nodes, (N, C)."""
+    def retrained(self, nodes: Tensor, pseudo: PseudoLabels, settings: SelfTraining, *, seed: int) -> Tensor:
+        """Class probabilities of this teacher after training from scratch on labels and pseudo-labels, (N, C)."""
         epochs = settings.teacher_epochs
-        teacher = fit_gcn(self.graph, nodes, pseudo, settings, seed=seed, epochs=epochs, dropout=0.0)
-        return torch.softmax(logits_of(teacher, self.graph), dim=1)
+        model = fit_gcn(self.graph, nodes, pseudo, settings, seed=seed, epochs=epochs, dropout=0.0)
+        return torch.softmax(logits_of(model, self.graph), dim=1)
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
-    """What teachers say of all nodes after the last round, (N, C), and how the first of them came to it."""
+class TeacherResult:
+    """Mean class probabilities of some teachers after the last round, (N, C), and how the rounds went.
 
-    taught: Tensor
+    In an ensemble, ``pseudo`` and ``history`` are those of the first teacher.
+    """
+
+    probabilities: Tensor
     pseudo: PseudoLabels
     history: list[dict[str, float]]
-    sights: tuple[Sight, ...]
+    views: tuple[FeatureView, ...]
 
 
-def taught_by(views: list[View], nodes: Tensor, settings: SelfTraining, *, seed: int) -> Lesson:
-    """The rounds of self-training."""
-    s, labels = settings, views[0].graph.y
-    shares = class_shares(labels[nodes], classes_of(views[0].graph), balance=s.balance)
-    taught = mean_of([torch.softmax(logits_of(view.teacher, view.graph), dim=1) for view in views])
-    p_values = torch.ones_like(taught)
-    if s.judge == "jury":  # before there are pseudo-labels: juries of what is known to be true
-        p_values = mean_of([view.jury.verdict(diffusion=s.diffusion).p_values.float() for view in views])
+def run_rounds(teachers: list[Teacher], nodes: Tensor, settings: SelfTraining, *, seed: int) -> TeacherResult:
+    """Choose pseudo-labels and retrain the teachers on them, once per round."""
+    s, labels = settings, teachers[0].graph.y
+    shares = class_shares(labels[nodes], classes_of(teachers[0].graph), balance=s.balance)
+    probabilities = mean_of([torch.softmax(logits_of(teacher.model, teacher.graph), dim=1) for teacher in teachers])
+    p_values = torch.ones_like(probabilities)
+    if s.judge == "jury":  # these juries rest on true labels only, because no pseudo-labels exist yet
+        p_values = mean_of([teacher.jury.verdict(diffusion=s.diffusion).p_values.float() for teacher in teachers])
     trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
-    pseudo, history = NOTHING, []
+    pseudo, history = NO_PSEUDO_LABELS, []
     for share in s.rounds:
-        before, quota = pseudo, shares * min(share * len(labels), s.most)
-        pseudo = choose(believe(taught, p_values, trust=trust), quota, nodes, weight=s.weight)
+        before, quota = pseudo, shares * min(share * len(labels), s.max_pseudo_labels)
+        scored = score_labels(probabilities, p_values, trust=trust)
+        pseudo = choose_pseudo_labels(scored, quota, nodes, weight=s.weight)
         history.append(
             {
                 "pseudo_labels": len(pseudo),
-                "changed": changes(before, pseudo),
+                "changed": count_changes(before, pseudo),
                 "mean_weight": float(pseudo.weights.mean()) if len(pseudo) else 0.0,
             }
         )
-        taught = mean_of([view.taught(nodes, pseudo, s, seed=seed) for view in views])
-    return Lesson(taught, pseudo, history, tuple(view.sight for view in views))
+        probabilities = mean_of([teacher.retrained(nodes, pseudo, s, seed=seed) for teacher in teachers])
+    return TeacherResult(probabilities, pseudo, history, tuple(teacher.view for teacher in teachers))
 
 
-def graduate(data: Data, nodes: Tensor, lesson: Lesson, settings: SelfTraining, *, seed: int) -> SelfTrained:
-    """The final model, on the graph's own features."""
-    s, pseudo = settings, lesson.pseudo
+def train_student(
+    data: Data, nodes: Tensor, result: TeacherResult, settings: SelfTraining, *, seed: int
+) -> SelfTrained:
+    """Train the final model on the graph's own features."""
+    s, pseudo = settings, result.pseudo
     if s.distil:
-        rest = torch.ones(int(data.num_nodes), dtype=torch.bool)
-        rest[nodes] = False
-        others = rest.nonzero()[:, 0]
-        pseudo = PseudoLabels(others, lesson.taught.argmax(dim=1)[others], torch.full((len(others),), s.weight))
+        unlabelled = torch.ones(int(data.num_nodes), dtype=torch.bool)
+        unlabelled[nodes] = False
+        others = unlabelled.nonzero()[:, 0]
+        pseudo = PseudoLabels(others, result.probabilities.argmax(dim=1)[others], torch.full((len(others),), s.weight))
     model = fit_gcn(data, nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
-    hops, components = zip(*((sight.hops, sight.components) for sight in lesson.sights))
-    return SelfTrained(model, lesson.history, pseudo, lesson.taught, hops, components)
+    hops, components = zip(*((view.hops, view.components) for view in result.views))
+    return SelfTrained(model, result.history, pseudo, result.probabilities, hops, components)
 
 
-def all_views(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> Iterator[View]:
-    """The views that there are, each with a teacher; one at a time, for together they may be large."""
+def train_teachers(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> Iterator[Teacher]:
+    """One teacher for each view of the features, trained when it is needed, because all views may not fit in memory."""
     s = settings
-    for sight, graph in looks(data, s.candidates, s.components if s.hops == "validated" else ()):
-        teacher = fit_gcn(graph, nodes, NOTHING, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
-        jury = Jury(teacher, graph, nodes, weight_decay=s.weight_decay)
-        yield View(sight, graph, teacher, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury)
+    for view, graph in feature_views(data, s.candidates, s.components if s.hops == "validated" else ()):
+        model = fit_gcn(graph, nodes, NO_PSEUDO_LABELS, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+        jury = Jury(model, graph, nodes, weight_decay=s.weight_decay)
+        yield Teacher(view, graph, model, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury)
 
 
-def teachers_views(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> list[View]:
-    """The views that teachers have.
+def choose_teachers(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: int) -> list[Teacher]:
+    """The teachers for the requested hops. With ``hops="auto"``, the two with most hops that pass two tests.
 
-    The jurors choose: the views that reach farthest, of those with which they predict their own left-out labels not
-    clearly worse than with the best. Where edges say nothing of labels, those reach no farther than the node itself.
-    Where far neighbourhoods look alike, teachers cannot even tell the labels they learn: such views are left out.
+    First, a teacher's training accuracy must be at least 0.9 times the best. It is lower where averages over many hops
+    make nodes too similar. Second, its jurors' leave-one-out error must not be clearly worse than the smallest. It is
+    clearly worse where edges carry no information about labels; then only the teacher with 0 hops passes.
     """
-    views = list(all_views(data, nodes, settings, seed=seed))
+    teachers = list(train_teachers(data, nodes, settings, seed=seed))
     if settings.hops != "auto":
-        return views
+        return teachers
     labels = data.y[nodes]
-    right = [int((logits_of(view.teacher, view.graph)[nodes].argmax(dim=1) == labels).sum()) for view in views]
-    views = [view for view, count in zip(views, right) if count >= LEARNT * max(right)]
-    errors = [view.jury.verdict(nodes, diffusion=0).loo_errors.double().square() for view in views]
-    return [views[place] for place in not_clearly_worse(torch.stack(errors))[-TEACHERS:]]
+    correct = [
+        int((logits_of(teacher.model, teacher.graph)[nodes].argmax(dim=1) == labels).sum()) for teacher in teachers
+    ]
+    teachers = [t for t, count in zip(teachers, correct) if count >= MIN_TRAIN_ACCURACY * max(correct)]
+    errors = [teacher.jury.verdict(nodes, diffusion=0).loo_errors.double().square() for teacher in teachers]
+    return [teachers[place] for place in not_clearly_worse(torch.stack(errors))[-AUTO_TEACHERS:]]
 
 
 def not_clearly_worse(errors: Tensor) -> list[int]:
-    """The rows whose mean is within two standard errors, of the paired differences, of the smallest.
+    """The rows whose mean exceeds the smallest mean by at most two standard errors of the paired differences.
 
-    Squared errors are a proper score. Shapes: (candidates, n).
+    The errors are squared, because the squared error is a proper score. Shapes: (candidates, n).
     """
     worse = errors - errors[errors.mean(dim=1).argmin()]
     slack = worse.std(dim=1) / errors.shape[1] ** 0.5 if errors.shape[1] > 1 else torch.zeros(len(errors))
-    places: list[int] = (worse.mean(dim=1) <= CLEARLY * slack).nonzero()[:, 0].tolist()
+    places: list[int] = (worse.mean(dim=1) <= STANDARD_ERRORS * slack).nonzero()[:, 0].tolist()
     return places
 
 
 def mean_of(parts: list[Tensor]) -> Tensor:
-    """Their mean."""
+    """The mean of the tensors."""
     return torch.stack(parts).mean(dim=0)
 
 
@@ -322,7 +345,7 @@ def fit_gcn(
     model = GCN(graph.x.shape[1], settings.hidden, classes_of(graph), dropout=dropout)
     train(
         model,
-        relabelled(graph, labels),
+        with_labels(graph, labels),
         torch.cat([nodes, pseudo.nodes]),
         epochs=epochs,
         lr=settings.lr,
@@ -333,8 +356,8 @@ def fit_gcn(
     return model
 
 
-def relabelled(graph: Data, labels: Tensor) -> Data:
-    """The same graph with these labels, which need not show all classes."""
+def with_labels(graph: Data, labels: Tensor) -> Data:
+    """A copy of the graph with these labels and the same number of classes, even if a class has no label."""
     other = copy.copy(graph)
     other.num_classes = classes_of(graph)
     other.y = labels

@@ -33,7 +33,7 @@ def test_a_jury_in_words():
     jury = jury_of()
     assert repr(jury) == (
         f"Jury(model: GCN, {jury.engine.num_parameters} parameters; graph: 12 nodes; labels: 5; "
-        "jurors: 5 by newton, exact, not convened yet: call fit())"
+        "jurors: 5 by newton, exact, not fitted: call fit())"
     )
     assert not jury.fitted
     jury.fit()

@@ -1,4 +1,4 @@
-"""A jury convened on a session's model, and its verdict: what quantify, demo and doctor share."""
+"""The jury of a trained model, and its verdict: what quantify, demo and doctor share."""
 
 from __future__ import annotations
 

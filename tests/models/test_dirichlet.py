@@ -81,4 +81,4 @@ def test_spread_splits_the_entropy():
     quarrel = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     ln2 = torch.tensor([0.5, 0.5]).log().abs()[:1]
     for probabilities, expected in ((agree, (ln2, torch.zeros(1))), (quarrel, (torch.zeros(1), ln2))):
-        torch.testing.assert_close(dirichlet.spread(probabilities), expected)
+        torch.testing.assert_close(dirichlet.split_entropy(probabilities), expected)

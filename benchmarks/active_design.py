@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from harness import options, save, table
 from jurygcn import active
 from jurygcn.active import Design, Scene
-from jurygcn.active.graph_statistics import reduced
+from jurygcn.active.graph_statistics import reduce_rows
 from jurygcn.data import cache_folder
 from protocol import CITATION, graph
 
@@ -70,7 +70,7 @@ class Everywhere(Design):
 
     def features(self, scene: Scene) -> Array:
         """As the class says."""
-        return scene.facts.propagated * np.sqrt(super().weights(scene))[:, None]
+        return scene.statistics.propagated * np.sqrt(super().weights(scene))[:, None]
 
     def weights(self, scene: Scene) -> Array:
         """As the class says."""
@@ -90,10 +90,10 @@ class ThreeHops(Design):
 
     def features(self, scene: Scene) -> Array:
         """As the class says."""
-        known = scene.facts.__dict__
+        known = scene.statistics.__dict__
         if "three_hops" not in known:
-            propagation = scene.facts.propagation
-            known["three_hops"] = reduced(propagation.adjacency @ (propagation.adjacency @ propagation.inputs), 200)
+            propagation = scene.statistics.propagation
+            known["three_hops"] = reduce_rows(propagation.adjacency @ (propagation.adjacency @ propagation.inputs), 200)
         rows: Array = known["three_hops"]
         return rows
 

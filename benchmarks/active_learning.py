@@ -27,7 +27,7 @@ from torch_geometric.nn import GCNConv
 
 from harness import RESULTS, options, save, table
 from jurygcn import active
-from jurygcn.active.graph_statistics import GraphFacts
+from jurygcn.active.graph_statistics import GraphStatistics
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.sopt import laplacian_of
 from jurygcn.data import paper_split, random_labels
@@ -99,12 +99,12 @@ def plain_training(data: Data) -> float:
 
 def once_per_graph(data: Data) -> dict[str, float]:
     """Seconds of what is computed once and then serves every step, by the strategy that needs it."""
-    facts, seconds = GraphFacts.of(data), {}
+    statistics, seconds = GraphStatistics.of(data), {}
     needs = {
-        "pagerank": lambda: facts.pagerank,
-        "centrality": lambda: facts.betweenness,
-        "sopt": lambda: laplacian_of(facts),
-        "jury-design": lambda: facts.propagated,
+        "pagerank": lambda: statistics.pagerank,
+        "centrality": lambda: statistics.betweenness,
+        "sopt": lambda: laplacian_of(statistics),
+        "jury-design": lambda: statistics.propagated,
     }
     for strategy, compute in needs.items():
         started = time.perf_counter()

@@ -14,9 +14,9 @@ from jurygcn import active
 from jurygcn.active import STRATEGIES
 from jurygcn.active.age import EXPERTS, percentile, updated_weights
 from jurygcn.active.design import ridge_for, v_optimal
-from jurygcn.active.graph_statistics import GraphFacts, plain_adjacency
+from jurygcn.active.graph_statistics import GraphStatistics, plain_adjacency
 from jurygcn.active.printed_curvature import TwoBlock
-from jurygcn.active.sopt import Field, Laplacian
+from jurygcn.active.sopt import GaussianField, Laplacian
 from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
@@ -52,7 +52,7 @@ def test_age_is_its_formula(graph, base, queried):
     gamma = np.random.default_rng(0).beta(1, 1.005 - base**queried)
     entropy = [-sum(x * math.log(x) for x in row) for row in p]
     distance = naive_centre_distances(p)
-    rank = GraphFacts.of(data).pagerank
+    rank = GraphStatistics.of(data).pagerank
     scores = {}
     for v in candidates:
         P_entropy = sum(entropy[u] < entropy[v] for u in range(8)) / 8
@@ -82,7 +82,7 @@ def test_anrmab_draws_and_learns_by_its_formulas():
     p = np.array(PROBABILITIES)
     entropy = [-sum(x * math.log(x) for x in row) for row in p]
     density = [1 / (1 + d) for d in naive_centre_distances(p)]
-    rank = GraphFacts.of(data).pagerank
+    rank = GraphStatistics.of(data).pagerank
     p_min = math.sqrt(math.log(3) / (3 * total))
     q = [[s[v] / sum(s[u] for u in candidates) for v in candidates] for s in (entropy, rank, density)]
     p_k = [(1 - 3 * p_min) / 3 + p_min] * 3
@@ -159,7 +159,7 @@ def test_sopt_by_hand_on_a_path():
     # given one end of 0 - 1 - 2 - 3 the covariance is min(u, v): sums 3, 5, 6 and variances 1, 2, 3
     scene = scene_on(tail_graph(), [0], candidates=[5, 6, 7])
     adjacency = plain_adjacency(tail_graph())[[4, 5, 6, 7]][:, [4, 5, 6, 7]]
-    field = Field(Laplacian(adjacency), [0])
+    field = GaussianField(Laplacian(adjacency), [0])
     assert field.sums.tolist() == pytest.approx([0, 3, 5, 6])
     assert field.variance.tolist() == pytest.approx([0, 1, 2, 3])
     assert field.gains().tolist() == pytest.approx([0, 9, 12.5, 12])
@@ -168,7 +168,7 @@ def test_sopt_by_hand_on_a_path():
 
 def test_sopt_without_a_label_takes_the_node_that_leaves_least():
     adjacency = plain_adjacency(tail_graph())
-    gains = Field(Laplacian(adjacency), []).gains()
+    gains = GaussianField(Laplacian(adjacency), []).gains()
     L = np.diag(np.asarray(adjacency.sum(1)).ravel()) - adjacency.toarray()
     for v in range(8):
         U = [u for u in range(8) if u != v]
@@ -269,6 +269,6 @@ def test_jury_design_looks_where_the_jury_is_undecided():
         scene = scene_on(data, [0, 39], candidates=list(range(2, 38)), trained=True)
         ambiguity = torch.zeros(40)
         ambiguity[doubtful] = 1.0
-        facts = SimpleNamespace(propagated=rows, spectrum=np.array([0.5, 0.5]))
-        scene.__dict__.update(facts=facts, verdict=SimpleNamespace(ambiguity=ambiguity))
+        statistics = SimpleNamespace(propagated=rows, spectrum=np.array([0.5, 0.5]))
+        scene.__dict__.update(statistics=statistics, verdict=SimpleNamespace(ambiguity=ambiguity))
         assert STRATEGIES["jury-design"].choose(scene).nodes.item() in cluster

@@ -19,7 +19,7 @@ from scenes import FAST, tail_graph
 from jurygcn import active
 from jurygcn.active import History, Recipe, Schedule
 from jurygcn.active.loop import Learner
-from jurygcn.active.oracle import asked
+from jurygcn.active.oracle import ask_oracle
 from jurygcn.data import Split, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
 from jurygcn.io.fingerprints import sealed
@@ -302,7 +302,7 @@ def test_notes_of_a_strategy_that_cannot_be_are_refused(tmp_path, notes):
     whole = quick("anrmab")
     begun = replace(whole, steps=whole.steps[:-1], stopped="", memory={**whole.memory, **notes})
     begun.save(path)
-    with pytest.raises(DataError, match="notes of anrmab"):
+    with pytest.raises(DataError, match="memory of anrmab"):
         quick("anrmab", resume=path)
 
 
@@ -384,7 +384,7 @@ def test_a_person_may_answer():
 @pytest.mark.parametrize("answer", [[0], [0, 3], [0, -2]])
 def test_a_bad_oracle_is_refused(answer):
     with pytest.raises(DataError, match="from the oracle"):
-        asked(lambda nodes: answer, torch.tensor([1, 2]), 3)
+        ask_oracle(lambda nodes: answer, torch.tensor([1, 2]), 3)
 
 
 def test_a_pool_that_is_used_up_ends_the_run():

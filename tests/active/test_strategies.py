@@ -11,7 +11,7 @@ from scenes import FAST, binary, scene_on, tail_graph
 
 from jurygcn import active
 from jurygcn.active import STRATEGIES, Scene
-from jurygcn.active.graph_statistics import GraphFacts, betweenness, pagerank, plain_adjacency
+from jurygcn.active.graph_statistics import GraphStatistics, betweenness, pagerank, plain_adjacency
 from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
 
@@ -38,14 +38,14 @@ def test_degree_breaks_ties_at_random():
 
 def test_centrality_counts_the_pairs_a_node_separates():
     # without 0: 1, 1, 1 and 4 nodes -> 3 + 12 pairs; without 4: 4 and 3; without 5: 5 and 2; without 6: 6 and 1
-    facts = GraphFacts.of(tail_graph())
-    assert facts.betweenness.tolist() == [15, 0, 0, 0, 12, 10, 6, 0]
+    statistics = GraphStatistics.of(tail_graph())
+    assert statistics.betweenness.tolist() == [15, 0, 0, 0, 12, 10, 6, 0]
     assert chosen("centrality", scene_on(tail_graph(), [0], candidates=[1, 4, 5, 6], batch=2)) == [4, 5]
 
 
 def test_pagerank_ranks_by_the_fixed_point():
     data = tail_graph()
-    rank = GraphFacts.of(data).pagerank
+    rank = GraphStatistics.of(data).pagerank
     A = plain_adjacency(data).toarray()
     assert np.allclose(rank, 0.85 * (A / A.sum(0)) @ rank + 0.15 / 8, atol=1e-5)
     assert chosen("pagerank", scene_on(data, [7], candidates=[1, 0, 5])) == [0]
@@ -142,7 +142,7 @@ def test_density_takes_the_most_typical_prediction():
 
 def test_featprop_takes_the_medoid_of_the_cluster_without_a_label():
     scene = scene_on(
-        tail_graph(), [7], candidates=[0, 1, 2, 3, 4, 5], facts=SimpleNamespace(propagated=np.array(PLANE))
+        tail_graph(), [7], candidates=[0, 1, 2, 3, 4, 5], statistics=SimpleNamespace(propagated=np.array(PLANE))
     )
     assert chosen("featprop", scene) == [5]
 

@@ -13,7 +13,7 @@ import torch
 from scenes import FAST, tail_graph
 
 from jurygcn.active import PoolStrategy, next_tasks
-from jurygcn.active.labels import class_number, gather, merged, read_labels, with_classes, write_labels
+from jurygcn.active.labels import class_number, merged, parse_labels, read_labels, with_classes, write_labels
 from jurygcn.active.tasks import label_studio_config, label_studio_tasks, read_answers, tasks_csv
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError, SettingError
@@ -232,7 +232,7 @@ def test_labels_round_trip_and_merge(town, tmp_path):
 def test_names_and_numbers(town):
     assert [class_number(word, town) for word in ("right", "1", 0)] == [1, 1, 0]
     assert [Names.of_nodes(town).position(word) for word in ("house 3", "3", 3)] == [3, 3, 3]
-    assert gather([(1, None, None, ""), (2, None, " ", ""), (3, None, 1, "")], town, "x")[0].tolist() == [3]
+    assert parse_labels([(1, None, None, ""), (2, None, " ", ""), (3, None, 1, "")], town, "x")[0].tolist() == [3]
 
 
 def test_a_graph_without_labels_gets_its_classes(town, tmp_path):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn import GCN, Jury, train
-from jurygcn.active.graph_statistics import GraphFacts
+from jurygcn.active.graph_statistics import GraphStatistics
 from jurygcn.errors import DataError, ModelError
 
 
@@ -164,12 +164,12 @@ def test_training_sees_the_graph_as_it_is():
 
 def test_facts_of_a_graph_are_of_the_graph_as_it_is():
     data = made()
-    GraphFacts.of(data).propagated  # noqa: B018 (computed and remembered)
+    GraphStatistics.of(data).propagated  # noqa: B018 (computed and remembered)
     data.x.numpy()[:] = data.x.numpy()[::-1].copy()
     data.edge_index.numpy()[:, :4] = data.edge_index.numpy()[:, 4:8]
-    facts, fresh = GraphFacts.of(data), GraphFacts.of(copy.deepcopy(data))
-    assert (facts.propagated == fresh.propagated).all()
-    assert (facts.degree == fresh.degree).all()
+    statistics, fresh = GraphStatistics.of(data), GraphStatistics.of(copy.deepcopy(data))
+    assert (statistics.propagated == fresh.propagated).all()
+    assert (statistics.degree == fresh.degree).all()
 
 
 def test_threads_that_edit_their_own_copies():

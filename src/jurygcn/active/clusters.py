@@ -8,13 +8,13 @@ from sklearn.cluster import KMeans
 from jurygcn.active.graph_statistics import Array
 from jurygcn.active.situation import Choice, Scene
 
-STARTS = 10  # of k-means; the best is kept
+STARTS = 10  # random starts of k-means; the best result is kept
 
 
 def coreset(scene: Scene) -> Choice:
-    """One node per k-means cluster (k = batch) of the candidates' hidden layer: the nearest to each centre.
+    """One node per k-means cluster (k = batch) of the candidates' hidden layer: the node nearest to the centre.
 
-    A node nearest to two centres serves the first; the second takes its next nearest.
+    If one node is nearest to two centres, the first centre takes it and the second takes its next nearest node.
     """
     points = scene.hidden[scene.pool]
     centres = kmeans(points, scene.batch, seed=scene.draw_seed())[0]
@@ -30,7 +30,7 @@ def coreset(scene: Scene) -> Choice:
 
 
 def coreset_greedy(scene: Scene) -> Choice:
-    """Greedy k-centre on the hidden layer: always the candidate farthest from everything labelled or chosen."""
+    """Greedy k-centre on the hidden layer: each pick is the candidate farthest from all labelled and chosen nodes."""
     hidden = scene.hidden
     points = hidden[scene.pool]
     nearest = np.full(len(points), np.inf)
@@ -47,18 +47,18 @@ def coreset_greedy(scene: Scene) -> Choice:
 
 
 def density(scene: Scene) -> Choice:
-    """Nearest to a centre of C-means on the softmax outputs, 1 / (1 + distance): AGE's density by itself."""
+    """AGE's density alone: 1 / (1 + distance to the nearest of C k-means centres of the softmax outputs)."""
     return scene.top(1.0 / (1.0 + centre_distances(scene)))
 
 
 def featprop(scene: Scene) -> Choice:
-    r"""K-medoids on propagated features: medoids of the clusters that hold no label yet.
+    r"""K-medoids on propagated features: medoids of the clusters without a labelled node.
 
-    Clusters are n + b for n labels and a batch of b, so at least b of them hold none; the largest b are asked. Under
-    squared distances the medoid is the member nearest to the mean.
+    There are n + b clusters for n labels and a batch of b, so at least b of them have no label. The b largest of these
+    are chosen. Under squared distances the medoid is the member nearest to the mean.
     """
     known = scene.labelled.cpu().numpy()
-    points = scene.facts.propagated[np.concatenate([scene.pool, known])]
+    points = scene.statistics.propagated[np.concatenate([scene.pool, known])]
     centres, owner = kmeans(points, len(known) + scene.batch, seed=scene.draw_seed(), starts=1)
     distance = ((points - centres[owner]) ** 2).sum(axis=1)
     taken = set(owner[len(scene.pool) :].tolist())
@@ -66,7 +66,7 @@ def featprop(scene: Scene) -> Choice:
     free = [c for c in np.argsort(-sizes, kind="stable") if c not in taken and sizes[c]][: scene.batch]
     picked = [int(np.where(owner == c, distance, np.inf)[: len(scene.pool)].argmin()) for c in free]
     scores = [float(sizes[c]) for c in free]
-    if len(picked) < scene.batch:  # clusters that ended empty: the candidates farthest from every centre
+    if len(picked) < scene.batch:  # some clusters are empty: add the candidates farthest from their centres
         rest = np.setdiff1d(np.arange(len(scene.pool)), picked)
         more = rest[np.argsort(-distance[rest], kind="stable")][: scene.batch - len(picked)]
         picked, scores = [*picked, *more], [*scores, *np.zeros(len(more))]
@@ -74,7 +74,7 @@ def featprop(scene: Scene) -> Choice:
 
 
 def badge(scene: Scene) -> Choice:
-    r"""K-means++ seeding on the gradients that the predicted labels would have at the last layer.
+    r"""K-means++ seeding on the last layer's gradients, computed as if the predicted labels were true.
 
     .. math:: g_v = (\pi_v - e_{\hat y_v}) \otimes h_v
     """
@@ -85,7 +85,7 @@ def badge(scene: Scene) -> Choice:
 
 
 def _seeding(points: Array, scene: Scene) -> tuple[Array, list[float]]:
-    """K-means++: the longest first, then each with probability proportional to its squared distance."""
+    """K-means++ seeding: first the longest point, then points drawn in proportion to their squared distance."""
     lengths = (points**2).sum(axis=1)
     picked, scores = [int(lengths.argmax())], [float(np.sqrt(lengths.max()))]
     nearest = np.full(len(points), np.inf)
@@ -106,7 +106,9 @@ def centre_distances(scene: Scene) -> Array:
 
 
 def kmeans(points: Array, clusters: int, *, seed: int, starts: int = STARTS) -> tuple[Array, Array]:
-    """Centres and the centre of each point; no more centres than points, and one without a coordinate to tell by.
+    """The centres, and the number of the centre of each point.
+
+    There are at most as many centres as points. Points without coordinates (d = 0) have one centre.
 
     Shapes: points (m, d) -> (k, d), (m,).
     """

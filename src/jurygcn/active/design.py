@@ -1,4 +1,4 @@
-"""Our strategy: a V-optimal batch design on propagated features, aimed at the nodes the jury cannot decide."""
+"""Our strategy: a V-optimal batch design on propagated features, weighted by the jury's ambiguity."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from jurygcn.errors import SettingError
 
 @dataclass(frozen=True)
 class Design:
-    r"""Choose the batch after which the undecided nodes are predicted best.
+    r"""Choose the batch that most reduces the prediction variance at ambiguous nodes.
 
     .. math:: \min_{B} \sum_u w_u\, \phi_u^\top \Bigl(\lambda n' I + \sum_{i \in L \cup B} \phi_i \phi_i^\top\Bigr)^{-1}
         \phi_u, \qquad w_u = (1 - \rho) + \rho\,\mathrm{ambiguity}(u), \quad \rho = \frac{n}{n + t C}
 
-    is the weighted prediction variance of a ridge regression on :math:`\phi`, the unit rows of :math:`\hat A^2 X`: what
-    a two-layer GCN sees, without its weights. As in the GCN's own objective the ridge stands beside a mean over the
-    :math:`n' = |L| + |B|` labels, so it grows with their number. :math:`\lambda` is such that the features have
-    ``directions`` effective dimensions per class. The jury's ambiguity counts little while there are few labels, when
-    p-values have few levels; before the first label all nodes weigh the same. Nodes are added greedily.
+    The sum is the weighted prediction variance of a ridge regression on :math:`\phi`, the unit rows of
+    :math:`\hat A^2 X`. These are the features after the two propagation steps of a GCN, without its weights. The GCN's
+    objective adds the weight decay to a mean over labels, so here the ridge grows with the number of labels
+    :math:`n' = |L| + |B|`. :math:`\lambda` is chosen so that the features have ``directions`` effective dimensions per
+    class. With few labels p-values have few levels, so the jury's ambiguity has a small weight. Before the first label
+    all nodes have the same weight. Nodes are added greedily.
 
     Args:
         directions: effective dimensions per class, :math:`\sum_k \mu_k / (\mu_k + \lambda) = ` directions × C over the
             eigenvalues :math:`\mu` of the mean :math:`\phi \phi^\top`.
-        trust: t, labels per class at which ambiguity counts half.
+        trust: t, the number of labels per class at which ambiguity has weight one half.
     """
 
     directions: float = 3.0
@@ -37,12 +38,12 @@ class Design:
     def __post_init__(self) -> None:
         if not (0 < self.directions < math.inf and 0 <= self.trust < math.inf):
             raise SettingError(
-                f"expected directions above 0 and a trust of at least 0, got {self.directions} and {self.trust}; "
-                "change them"
+                f"expected directions above 0 and trust of at least 0, both finite, "
+                f"got {self.directions} and {self.trust}; change them"
             )
 
     def __call__(self, scene: Scene) -> Choice:
-        """The batch, best first, with the fall of the variance that each node brings."""
+        """The batch, best first. The score of a node is the variance that its label removes."""
         features, weights = self.features(scene), self.weights(scene)
         picked, falls = v_optimal(
             features[scene.pool],
@@ -54,24 +55,24 @@ class Design:
         return scene.choice(scene.pool[picked], falls)
 
     def features(self, scene: Scene) -> Array:
-        """What stands for the nodes, (N, d)."""
-        return scene.facts.propagated
+        """The features of the ridge regression, (N, d)."""
+        return scene.statistics.propagated
 
     def weights(self, scene: Scene) -> Array:
-        """How much each node's variance counts, (N,)."""
+        """The weight of each node's prediction variance, (N,)."""
         if scene.model is None:
             return np.ones(int(scene.data.num_nodes))
         share = self.share(scene)
         return (1.0 - share) + share * scene.verdict.ambiguity.cpu().numpy()
 
     def share(self, scene: Scene) -> float:
-        """How far the ambiguity is believed, between 0 and 1."""
+        """The weight of the ambiguity, between 0 and 1."""
         known = len(scene.labelled)
         return known / (known + self.trust * scene.num_classes)
 
     def ridge(self, scene: Scene) -> float:
         """The ridge per label."""
-        return ridge_for(scene.facts.spectrum, self.directions * scene.num_classes)
+        return ridge_for(scene.statistics.spectrum, self.directions * scene.num_classes)
 
 
 def ridge_for(spectrum: Array, dimensions: float) -> float:
@@ -80,7 +81,7 @@ def ridge_for(spectrum: Array, dimensions: float) -> float:
     Shapes: spectrum (d,).
     """
     low, high = 1e-9, float(spectrum.sum())
-    if dimensions >= (spectrum / (spectrum + low)).sum():  # fewer directions than that: no ridge to speak of
+    if dimensions >= (spectrum / (spectrum + low)).sum():  # the features have too few directions: almost no ridge
         return low
     if dimensions <= (spectrum / (spectrum + high)).sum():
         return high
@@ -94,13 +95,13 @@ def ridge_for(spectrum: Array, dimensions: float) -> float:
 
 
 def v_optimal(candidates: Array, known: Array, targets: Array, *, batch: int, ridge: float) -> tuple[Array, Array]:
-    r"""Rows that, one after the other, lower the weighted prediction variance most.
+    r"""Choose rows one at a time. Each choice reduces the weighted prediction variance most.
 
     .. math:: v^* = \arg\max_v \frac{\phi_v^\top M^{-1} G M^{-1} \phi_v}{1 + \phi_v^\top M^{-1} \phi_v}, \quad
         M = \lambda I + \sum_{known} \phi \phi^\top
 
-    is the exact fall of :math:`\mathrm{tr}(G M^{-1})` when v is added. Each pick is a rank-one update of the three
-    quantities per candidate, so it costs one pass over the rows.
+    The fraction is the exact reduction of :math:`\mathrm{tr}(G M^{-1})` when v is added. Each choice makes a rank-one
+    update of three quantities per candidate, which costs one pass over the rows.
 
     Shapes: candidates (m, d), known (n, d), targets G (d, d) -> positions (b,), gains (b,).
     """

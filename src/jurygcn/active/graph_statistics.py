@@ -1,4 +1,4 @@
-"""What the graph alone says: centralities and propagated features, computed once per graph."""
+"""Statistics of a graph without labels and model: centralities and propagated features, computed once per graph."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jurygcn.graph.propagation import SPARSE_DENSITY, Propagation
 
 Array = NDArray[Any]
 
-EXACT_BETWEENNESS = 5000  # nodes; larger graphs take PIVOTS sources instead of all
+EXACT_BETWEENNESS = 5000  # most nodes with exact betweenness; larger graphs use PIVOTS sources
 PIVOTS = 1000
 DIMENSIONS = 200  # of the reduced propagated features
-FEW_FEATURES = 2000  # up to which the Gram matrix is decomposed
-_BLOCK = 128  # sources at once
+FEW_FEATURES = 2000  # most features for which the Gram matrix is decomposed
+_BLOCK = 128  # sources processed at a time
 
 
 @dataclass(frozen=True, eq=False)
-class GraphFacts:
-    """Facts about a graph, each computed when first asked for and remembered with the graph.
+class GraphStatistics:
+    """Statistics of a graph. Each is computed at first use and cached with the graph.
 
     Attributes:
         adjacency: A without self-loops, edge weights and duplicates.
-        propagation: the GCN's own cache of the same graph.
+        propagation: the cached propagation of the same graph.
 
     Shapes: adjacency (N, N).
     """
@@ -38,18 +38,18 @@ class GraphFacts:
     propagation: Propagation
 
     @staticmethod
-    def of(data: Data) -> GraphFacts:
-        """The facts of ``data``; remembered until its features or edges change."""
+    def of(data: Data) -> GraphStatistics:
+        """The statistics of ``data``, cached until its features or edges change."""
         propagation = Propagation.of(data)
-        facts: GraphFacts | None = _facts.get(data.edge_index)
-        if facts is None or facts.propagation is not propagation:
-            facts = GraphFacts(plain_adjacency(data), propagation)
-            _facts[data.edge_index] = facts
-        return facts
+        statistics: GraphStatistics | None = _statistics.get(data.edge_index)
+        if statistics is None or statistics.propagation is not propagation:
+            statistics = GraphStatistics(plain_adjacency(data), propagation)
+            _statistics[data.edge_index] = statistics
+        return statistics
 
     @cached_property
     def degree(self) -> Array:
-        """Neighbours of each node, (N,)."""
+        """The number of neighbours of each node, (N,)."""
         return np.asarray(self.adjacency.sum(axis=1)).ravel()
 
     @cached_property
@@ -59,7 +59,7 @@ class GraphFacts:
 
     @cached_property
     def betweenness(self) -> Array:
-        """Betweenness; on graphs above 5000 nodes estimated from 1000 sources, (N,)."""
+        """Betweenness, (N,). On graphs with more than 5000 nodes it is estimated from 1000 sources."""
         count = self.adjacency.shape[0]
         return betweenness(self.adjacency, pivots=None if count <= EXACT_BETWEENNESS else PIVOTS)
 
@@ -72,7 +72,7 @@ class GraphFacts:
     @cached_property
     def propagated(self) -> Array:
         r"""Unit rows of :math:`\hat A^2 X`, reduced by a truncated SVD to at most 200 dimensions, (N, d)."""
-        return reduced(self.propagation.adjacency @ self.propagation.inputs, DIMENSIONS)
+        return reduce_rows(self.propagation.adjacency @ self.propagation.inputs, DIMENSIONS)
 
     @cached_property
     def spectrum(self) -> Array:
@@ -81,12 +81,12 @@ class GraphFacts:
         return np.asarray(np.maximum(values, 0.0))
 
 
-# forgotten together with the graph's edge_index
-_facts: WeakIdKeyDictionary = WeakIdKeyDictionary()
+# an entry is removed when the graph's edge_index is deleted
+_statistics: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def plain_adjacency(data: Data) -> sp.csr_matrix:
-    """A of ``data``, undirected, unweighted, without self-loops."""
+    """The adjacency matrix of ``data`` as an undirected, unweighted graph without self-loops."""
     count = int(data.num_nodes)
     source, target = data.edge_index.cpu().numpy()
     ones = np.ones(len(source))
@@ -123,8 +123,8 @@ def betweenness(adjacency: sp.csr_matrix, *, pivots: int | None = None) -> Array
 
     .. math:: b(v) = \tfrac12 \sum_{s \ne v \ne t} \sigma_{st}(v) / \sigma_{st}
 
-    Many sources at once: each step out or back is one sparse product. With ``pivots`` only that many sources, the same
-    at every call, scaled to all.
+    Many sources are processed at a time, so that each step outwards or back is one sparse product. With ``pivots`` only
+    so many sources are used, the same at every call, and the result is scaled up to all sources.
 
     Shapes: returns (N,).
     """
@@ -161,10 +161,10 @@ def _dependencies(adjacency: sp.csr_matrix, sources: Array) -> Array:
     return np.asarray(credit.sum(axis=1))
 
 
-def reduced(features: Any, dimensions: int) -> Array:
-    """Rows of length one, in the coordinates of the leading right singular vectors, (N, d).
+def reduce_rows(features: Any, dimensions: int) -> Array:
+    """Rows scaled to length 1, then projected on the leading right singular vectors, (N, d).
 
-    Through the Gram matrix where there are few features, else iteratively from a fixed start.
+    With few features the singular vectors come from the Gram matrix, else from an iteration with a fixed start.
     """
     if sp.issparse(features) and features.nnz > SPARSE_DENSITY * np.prod(features.shape):
         features = features.toarray()

@@ -1,4 +1,4 @@
-"""What a run did, step by step; kept as JSON so that it can go on after an interruption."""
+"""The history of a run, step by step. It is saved as JSON, so that a run can continue after an interruption."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ COLUMNS = ("labels", "queried", "accuracy", "micro_f1", "val_accuracy", "changed
 
 @dataclass(frozen=True)
 class Step:
-    """One round: nodes chosen and labelled, a GCN trained on all labels so far, its scores.
+    """One step: nodes are chosen and labelled, and a GCN is trained on all labels so far and measured.
 
     Attributes:
-        labels: labelled nodes by now, the initial ones included.
-        queried: of these, how many a strategy chose.
-        accuracy, micro_f1: on the test nodes; NaN without any.
-        val_accuracy: on the validation nodes; NaN without any.
-        changed: share of all nodes predicted differently than one step before; NaN at first.
-        seconds: what choosing took, the model's training not included.
-        training_seconds: what training took.
+        labels: number of labelled nodes after this step, with the initial ones.
+        queried: how many of these the strategy chose.
+        accuracy, micro_f1: at the test nodes; NaN without test nodes.
+        val_accuracy: at the validation nodes; NaN without validation nodes.
+        changed: share of all nodes whose predicted class differs from the step before; NaN in the first step.
+        seconds: time to choose the nodes, without the model's training.
+        training_seconds: time to train the model.
         nodes, answers: the nodes labelled in this step, and their labels.
-        skipped: nodes the oracle could not label; they are not asked for again.
+        skipped: nodes that the oracle could not label. They are not queried again.
         scores: the strategy's scores of the chosen nodes; empty for the initial ones.
     """
 
@@ -61,10 +61,10 @@ class History:
     """A run of active learning.
 
     Attributes:
-        settings: everything that decides the run.
-        steps: what happened, the initial labels first.
-        memory: what the strategy keeps between steps.
-        stopped: why it ended: "budget", "pool" or the stopping rule; empty while it has not.
+        settings: all settings that determine the run.
+        steps: the steps so far; the first has the initial labels.
+        memory: values that the strategy keeps between steps.
+        stopped: why the run ended: "budget", "pool" or the reason of a stopping rule; empty while it goes on.
     """
 
     settings: Mapping[str, Any]
@@ -79,7 +79,7 @@ class History:
 
     @property
     def labels(self) -> Tensor:
-        """Their labels."""
+        """The labels of the nodes in ``labelled``."""
         return torch.tensor([label for step in self.steps for label in step.answers], dtype=torch.long)
 
     @property
@@ -87,17 +87,17 @@ class History:
         """The nodes that the oracle could not label."""
         return torch.tensor([node for step in self.steps for node in step.skipped], dtype=torch.long)
 
-    def grown(self, step: Step, memory: Mapping[str, Any]) -> History:
-        """This history and one more step."""
+    def with_step(self, step: Step, memory: Mapping[str, Any]) -> History:
+        """A copy of this history with one more step."""
         return replace(self, steps=(*self.steps, step), memory=dict(memory))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per step, the initial labels first."""
+        """A table with one row per step. The first row has the initial labels."""
         rows = [asdict(step) for step in self.steps]
         return pd.DataFrame([{column: row[column] for column in COLUMNS} for row in rows], columns=list(COLUMNS))
 
     def plot(self, axes: Axes | None = None, **style: Any) -> Axes:
-        """Test accuracy over the number of labels, into ``axes`` or a figure of its own."""
+        """Plot test accuracy against the number of labels, into ``axes`` or into a new figure."""
         if axes is None:
             _, (axes,) = canvas(1, width=5.0, height=3.5)
             axes.set(xlabel="labels", ylabel="test accuracy, %")
@@ -110,17 +110,17 @@ class History:
     # --- on disk ---------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write the history as one JSON file, in one piece."""
+        """Write the history to a JSON file, atomically."""
         path = Path(path)
         document = {"format": FORMAT, **asdict(self)}
-        # JSON has no NaN
+        # JSON has no NaN, so NaN becomes null
         document["steps"] = [{k: None if v != v else v for k, v in step.items()} for step in document["steps"]]
         write_text(path, json.dumps(sealed(document), allow_nan=False) + "\n")
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> History:
-        """A history saved before."""
+        """Read a history that ``save`` wrote."""
         path = Path(path)
         try:
             document = unsealed(read_json(path))
@@ -139,10 +139,12 @@ class History:
             ) from error
 
     def check_same(self, settings: Mapping[str, Any], path: Path) -> None:
-        """Refuse to go on with other settings than the run began with."""
+        """Refuse settings that differ from those of the saved run."""
         other = {key for key in {*settings, *self.settings} if settings.get(key) != self.settings.get(key)}
         if other:
-            key = min(other, key=lambda name: (name == "split", name))  # the split differs with the seed too
+            key = min(
+                other, key=lambda name: (name == "split", name)
+            )  # name the split last, because it also differs if the seed does
             raise SettingError(
                 f"expected the settings that {path.name} began with, got {key} {settings.get(key)!r} instead of "
                 f"{self.settings.get(key)!r}; use the same, or another file"
@@ -155,26 +157,26 @@ def _step(entries: Mapping[str, Any]) -> Step:
     step = Step(**known)
     whole = (step.labels, step.queried, *step.nodes, *step.answers, *step.skipped)
     if any(type(number) is not int or not 0 <= number < 2**63 for number in whole):
-        raise ValueError("nodes, answers or counts that are not numbers from 0 on")
+        raise ValueError("nodes, answers or counts that are not whole numbers of at least 0")
     if len(step.nodes) != len(step.answers) or len(step.scores) not in (0, len(step.nodes)):
-        raise ValueError("another number of answers or scores than of nodes")
+        raise ValueError("numbers of answers or scores that differ from the number of nodes")
     shares = (step.accuracy, step.micro_f1, step.val_accuracy, step.changed)
     numbers = (*shares, step.seconds, step.training_seconds, *step.scores)
     if any(type(number) not in (int, float) for number in numbers):
         raise ValueError("measures that are not numbers")
     if any(not 0 <= share <= 1 for share in shares if share == share):
-        raise ValueError("an accuracy or a share outside of 0..1")
+        raise ValueError("an accuracy or a share outside 0..1")
     if not all(0 <= seconds < math.inf for seconds in (step.seconds, step.training_seconds)):
-        raise ValueError("times below 0")
+        raise ValueError("times that are negative or not finite")
     return step
 
 
 def _check_sums(history: History) -> None:
-    """Refuse steps that do not add up: counts are sums of what was labelled, and no node is labelled twice."""
+    """Refuse counts that differ from the number of labelled nodes, and nodes that were queried twice."""
     if not isinstance(history.settings, dict) or not isinstance(history.memory, dict):
-        raise ValueError("settings or memory that are no mappings")
+        raise ValueError("settings or memory that are not mappings")
     if not isinstance(history.stopped, str):
-        raise ValueError("an end that is not in words")
+        raise ValueError("a reason to stop that is not text")
     seen: set[int] = set()
     labels = 0
     for step in history.steps:
@@ -185,5 +187,5 @@ def _check_sums(history: History) -> None:
             )
         new = {*step.nodes, *step.skipped}
         if len(new) != len(step.nodes) + len(step.skipped) or new & seen:
-            raise ValueError("a node that was asked for twice")
+            raise ValueError("a node that was queried twice")
         seen |= new

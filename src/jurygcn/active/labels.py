@@ -1,4 +1,4 @@
-"""Labels in files: which node has which class, by number or by name."""
+"""Files of labels: each line names a node and its class, by number or by name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jurygcn.io.spreadsheet import as_csv, check_header, read_rows, unquoted
 
 
 def class_words(data: Data) -> list[str]:
-    """The classes' names; their numbers where they have none."""
+    """The names of the classes, or their numbers if they have no names."""
     names = getattr(data, "class_names", None)
     return [str(name) for name in names] if names else [str(number) for number in range(int(data.num_classes))]
 
 
 def node_words(node: int, data: Data) -> str:
-    """A node by its number and, where it has one, its name."""
+    """The number of a node and, if it has one, its name."""
     names = getattr(data, "node_names", None)
     return (
         f"node {node} ({listing(names[node : node + 1])})"
@@ -34,17 +34,17 @@ def node_words(node: int, data: Data) -> str:
 
 
 def class_number(given: Any, data: Data) -> int:
-    """The class that a name or a number stands for."""
+    """The number of the class with this name or number."""
     return Names.of_classes(data).position(given)
 
 
 def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
-    """Nodes and classes from a CSV file with the columns node and label; lines without a label are passed over.
+    """Nodes and classes from a CSV file with the columns node and label. Lines without a label are skipped.
 
     Shapes: returns (n,), (n,).
     """
     answers = ((row["node"], row.get("name"), row["label"], f"line {line}") for line, row in _rows(path))
-    return gather(answers, data, path.name)
+    return parse_labels(answers, data, path.name)
 
 
 def has_labels(path: Path) -> bool:
@@ -52,12 +52,12 @@ def has_labels(path: Path) -> bool:
     try:
         _, heading = next(read_rows(path), (0, []))
     except (OSError, DataError):
-        return False  # whoever reads it for good says what is wrong
+        return False  # read_labels reports the error
     return {"node", "label"} <= {cell.strip() for cell in heading}
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a CSV file with the columns node and label; cells as they were before `quoted`."""
+    """Line numbers and rows of a CSV file with the columns node and label. Cells are unquoted."""
     try:
         rows = read_rows(path)
         header = [cell.strip() for cell in next(rows, (0, []))[1]]
@@ -80,7 +80,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None = None) -> Data:
-    """The graph with its classes: its own, else those given, else the words in the file of labels, sorted."""
+    """The graph with class names: those given, else the graph's own, else the sorted labels in the file."""
     if int(data.num_classes) >= 2 and classes is None:
         return data
     words = [word.strip() for word in classes or ()]
@@ -92,14 +92,16 @@ def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None 
             "or name the classes (--classes a,b,c on the command line)"
         )
     if int(data.num_classes) >= 2 and len(words) != int(data.num_classes):
-        raise DataError(f"expected names for the graph's {int(data.num_classes)} classes, got {len(words)}; name all")
+        raise DataError(
+            f"expected names for the graph's {int(data.num_classes)} classes, got {len(words)}; name each class once"
+        )
     named = copy(data)
     named.num_classes, named.class_names = len(words), check_names(words, len(words), "classes")
     return named
 
 
-def gather(answers: Iterable[tuple[Any, Any, Any, str]], data: Data, source: str) -> tuple[Tensor, Tensor]:
-    """Nodes and classes from (node, its name or None, label, place); refuses a node that has two different labels.
+def parse_labels(answers: Iterable[tuple[Any, Any, Any, str]], data: Data, source: str) -> tuple[Tensor, Tensor]:
+    """Nodes and classes from tuples (node, its name or None, label, place). Two different labels of a node are refused.
 
     Shapes: returns (n,), (n,).
     """
@@ -115,24 +117,24 @@ def gather(answers: Iterable[tuple[Any, Any, Any, str]], data: Data, source: str
         if found.setdefault(number, kind) != kind:
             raise DataError(
                 f"{source}, {place}: expected one label for {node_words(number, data)}, got "
-                f"{excerpt(words[kind])} after {excerpt(words[found[number]])}; settle it"
+                f"{excerpt(words[kind])} after {excerpt(words[found[number]])}; keep one of them"
             )
     return torch.tensor(list(found), dtype=torch.long), torch.tensor(list(found.values()), dtype=torch.long)
 
 
 def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: str) -> dict[int, int]:
-    """Old and new labels together; refuses a node that would get another label than it has."""
+    """Old and new labels together. A new label that differs from the old one is refused."""
     words = class_words(data)
     for node, label in new.items():
         if old.get(node, label) != label:
             raise DataError(
                 f"{source}: expected {node_words(node, data)} to keep its label {excerpt(words[old[node]])}, got "
-                f"{excerpt(words[label])}; settle it"
+                f"{excerpt(words[label])}; correct one of them"
             )
     return {**old, **new}
 
 
 def write_labels(path: Path, labels: Mapping[int, int], data: Data) -> None:
-    """A CSV file with the columns node and label, classes by name, in one piece."""
+    """Write a CSV file with the columns node and label, atomically. Classes are written by name."""
     nodes, words = Names.of_nodes(data), class_words(data)
     write_text(path, as_csv(["node", "label"], ([nodes.text(node), words[label]] for node, label in labels.items())))

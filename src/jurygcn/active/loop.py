@@ -1,4 +1,4 @@
-"""The loop: choose, ask, train afresh, measure, again."""
+"""The loop of active learning: choose nodes, ask for labels, train a new model, measure, repeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.active.history import History, Step
-from jurygcn.active.oracle import Oracle, asked, truth
+from jurygcn.active.oracle import Oracle, ask_oracle, truth
 from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import find_strategy
 from jurygcn.active.situation import Choice, Scene, Strategy, hide_labels
@@ -51,27 +51,30 @@ def run(
     resume: str | Path | None = None,
     progress: bool = False,
 ) -> History:
-    """Active learning on ``data`` by the paper's protocol, unless told otherwise.
+    """Run active learning on ``data``, by default with the paper's protocol.
 
     Args:
-        data: the graph with classes. A strategy sees the labels that were asked for and no others.
+        data: the graph with classes. A strategy sees only the labels that the oracle gave.
         strategy: a name of ``STRATEGIES``, or a function from a ``Scene`` to a ``Choice``.
-        initial: labels to begin with, drawn at random from the pool.
-        budget, step: how far, and in what strides; see ``Schedule``. The paper's for its four graphs, else 10, 100, 20.
+        initial: number of initial labels, drawn at random from the pool.
+        budget, step: number of labels at the end and per step; see ``Schedule``. The defaults of initial, budget and
+            step are the paper's for its four graphs, and 10, 100, 20 for others.
         seed: of the split, the initial labels, the models and the strategy, each with its own generator.
         count_initial: whether ``budget`` counts the initial labels.
         split: pool, validation and test nodes; by default those of ``paper_split`` with this seed.
         recipe: how the GCN is trained.
-        oracle: who answers; by default ``data.y``.
-        stop: rules that may end the run early, see ``reached`` and ``settled``.
-        resume: a JSON file to keep the history in; the same call goes on from it after an interruption.
+        oracle: the function that gives labels; by default it reads ``data.y``.
+        stop: rules that can end the run early; see ``reached`` and ``settled``.
+        resume: a JSON file for the history. After an interruption the same call continues from it.
         progress: show a bar on stderr.
 
     Implements: Application 1.
     """
     name, chooser = find_strategy(strategy)
     if data.y.is_floating_point() or int(data.num_classes) < 2:
-        raise DataError("expected a graph with at least two classes, got none or regression targets; give labels")
+        raise DataError(
+            "expected a graph with at least two classes, got fewer or regression targets; give class labels"
+        )
     schedule = Schedule.of(data, initial=initial, budget=budget, step=step, count_initial=count_initial)
     split, recipe = split or paper_split(data, seed=seed), recipe or Recipe()
     if schedule.last > len(split.pool):
@@ -95,12 +98,14 @@ def run(
     learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
     with ExitStack() as stack:
         if path is not None:
-            stack.enter_context(changing(path, patience=0))  # two runs would overwrite each other's answers
+            stack.enter_context(
+                changing(path, patience=0)
+            )  # the lock prevents two runs from overwriting each other's answers
             if path.exists():
                 history = History.load(path)
                 history.check_same(settings, path)
                 _check_nodes(history, data, split, path)
-        learner.check_course(history, resume, told=oracle is not None)
+        learner.check_consistent(history, resume, has_oracle=oracle is not None)
         shown = progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress)
         advance = stack.enter_context(shown)
         advance(len(history.steps))
@@ -116,7 +121,7 @@ def run(
 
 @dataclass(eq=False)
 class Learner:
-    """The parts of a run that do not change, and the model of the last step."""
+    """The fixed settings of a run, and the model of the last step."""
 
     data: Data
     split: Split
@@ -127,12 +132,12 @@ class Learner:
     fitted: tuple[int, GCN, float] | None = None
 
     def advance(self, history: History, chooser: Strategy) -> History:
-        """One more step: choose (or draw the initial labels), ask, train, measure."""
+        """Do one more step: choose nodes (or draw the initial ones), ask for labels, train, measure."""
         number = len(history.steps)
         before = self.model(history) if number else None
         memory = deepcopy(dict(history.memory))
         nodes, scores, seconds = self._choose(history, chooser, before, memory)
-        answers = asked(self.oracle, nodes, int(self.data.num_classes)) if len(nodes) else torch.empty(0).long()
+        answers = ask_oracle(self.oracle, nodes, int(self.data.num_classes)) if len(nodes) else torch.empty(0).long()
         known = answers >= 0
         labels = len(history.labelled) + int(known.sum())
         blank = Step(
@@ -149,7 +154,7 @@ class Learner:
             skipped=tuple(nodes[~known].tolist()),
             scores=tuple(scores[known].tolist()) if number else (),
         )
-        grown = history.grown(blank, memory)
+        grown = history.with_step(blank, memory)
         return replace(grown, steps=(*history.steps, self._measured(blank, grown, before)))
 
     def _choose(
@@ -180,28 +185,31 @@ class Learner:
         check_choice(choice, scene)
         return choice.nodes, choice.scores, seconds
 
-    def check_course(self, history: History, path: str | Path | None, *, told: bool) -> None:
-        """Refuse a history that this run cannot have had: other initial nodes, answers, strides or another end."""
+    def check_consistent(self, history: History, path: str | Path | None, *, has_oracle: bool) -> None:
+        """Refuse a history that this run cannot have produced.
+
+        Its initial nodes, answers, step sizes and reason to stop must agree with this run.
+        """
         sizes, steps = self.schedule.sizes, history.steps
         asked = [sorted([*step.nodes, *step.skipped]) for step in steps]
-        strides = [size - before for size, before in zip(sizes, [0, *sizes])]
+        step_sizes = [size - before for size, before in zip(sizes, [0, *sizes])]
         first = random_labels(self.split.pool, sizes[0], seed=self.seed).sort().values.tolist() if sizes[0] else []
-        fits = [len(nodes) for nodes in asked] == strides[: len(asked)] and asked[:1] in ([], [first])
+        fits = [len(nodes) for nodes in asked] == step_sizes[: len(asked)] and asked[:1] in ([], [first])
         ended = {"budget": len(steps) == len(sizes), "pool": not len(self.candidates(history))}
-        right = told or torch.equal(history.labels, self.data.y[history.labelled].cpu())
-        if not (fits and right and ended.get(history.stopped, True)):
+        same_answers = has_oracle or torch.equal(history.labels, self.data.y[history.labelled].cpu())
+        if not (fits and same_answers and ended.get(history.stopped, True)):
             raise DataError(
-                f"expected {Path(path or '').name} to tell a course that this run can have taken, got other nodes, "
-                "answers or another end; it was altered: start anew with another file"
+                f"expected {Path(path or '').name} to hold a history of this run, got other nodes, answers or another "
+                "reason to stop; start a new run with another file"
             )
 
     def candidates(self, history: History) -> Tensor:
-        """The pool without what was labelled or skipped."""
+        """The nodes of the pool that were neither labelled nor skipped."""
         used = torch.cat([history.labelled, history.skipped])
         return self.split.pool[~torch.isin(self.split.pool, used)]
 
     def model(self, history: History) -> GCN | None:
-        """The GCN of the last step; trained anew after an interruption, with the same result."""
+        """The GCN of the last step. After an interruption it is trained again, with the same result."""
         if not len(history.labelled):
             return None
         if self.fitted is None or self.fitted[0] != len(history.steps):
@@ -240,7 +248,7 @@ class Learner:
 
 
 def fit_gcn(data: Data, nodes: Tensor, recipe: Recipe, *, seed: int) -> GCN:
-    """A fresh GCN trained on the labels of these nodes."""
+    """A new GCN trained on the labels of these nodes."""
     r = recipe
     model = GCN(data.x.shape[1], r.hidden, int(data.num_classes), num_layers=r.layers, dropout=r.dropout)
     train(model, data, nodes, epochs=r.epochs, lr=r.lr, weight_decay=r.weight_decay, seed=seed)
@@ -255,7 +263,7 @@ def predictions(model: GCN, data: Data) -> Tensor:
 
 
 def check_choice(choice: Choice, scene: Scene) -> None:
-    """Refuse a strategy's answer that is not a batch of different candidates."""
+    """Refuse a choice that is not a batch of different candidates."""
     nodes = choice.nodes
     if len(nodes) != scene.batch or len(nodes.unique()) != len(nodes):
         raise SettingError(
@@ -267,17 +275,17 @@ def check_choice(choice: Choice, scene: Scene) -> None:
 
 
 def _check_nodes(history: History, data: Data, split: Split, path: Path) -> None:
-    """Refuse a history that speaks of nodes outside the pool, of one twice, or of classes that there are not."""
+    """Refuse a history with nodes outside the pool, with a node twice, or with unknown classes."""
     nodes = [node for step in history.steps for node in (*step.nodes, *step.skipped)]
     answers = [label for step in history.steps for label in step.answers]
     inside = set(nodes) <= set(split.pool.tolist()) and len(set(nodes)) == len(nodes)
     if not inside or not all(0 <= label < int(data.num_classes) for label in answers):
         raise DataError(
             f"expected {path.name} to name nodes of the pool, each once, with classes 0..{int(data.num_classes) - 1}, "
-            "got others; it was altered: start anew with another file"
+            "got others; start a new run with another file"
         )
 
 
 def _generator(seed: int, purpose: str, step: int) -> np.random.Generator:
-    """A stream of its own for each purpose and step, so that a resumed run draws what it would have drawn."""
+    """A separate generator for each purpose and step, so that a resumed run makes the same draws."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), step])

@@ -1,4 +1,4 @@
-"""Who gives the labels: the data's own, a function, a file, or a person at the terminal."""
+"""Oracles, which give labels: the graph's own labels, a function, a file, or a person at the terminal."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from jurygcn.active.labels import class_number, class_words, node_words, read_la
 from jurygcn.data.labels import UNLABELLED
 from jurygcn.errors import DataError
 
-# nodes -> one class each, -1 where it cannot say
+# takes nodes and returns one class for each, -1 if it does not know
 Oracle = Callable[[Tensor], "Tensor | Sequence[int]"]
 
 
 def truth(data: Data) -> Oracle:
-    """The labels in ``data.y``: what an experiment asks."""
+    """An oracle that reads ``data.y``, for experiments."""
     y = data.y.clone()
     return lambda nodes: y[nodes]
 
 
 def from_file(path: str | Path, data: Data) -> Oracle:
-    """The labels in a CSV file with the columns node and label; -1 for nodes that are not in it."""
+    """An oracle that reads a CSV file with the columns node and label. It returns -1 for nodes not in the file."""
     nodes, labels = read_labels(Path(path), data)
     known = dict(zip(nodes.tolist(), labels.tolist()))
     return lambda asked: [known.get(node, UNLABELLED) for node in asked.tolist()]
 
 
 def at_terminal(data: Data, *, ask: Callable[[str], str] = input, say: Callable[[str], Any] = print) -> Oracle:
-    """A person: shows each node and its neighbours, reads a class name or number; an empty line skips the node."""
+    """An oracle that asks a person for a class name or number of each node. An empty line skips the node."""
 
     def answer(nodes: Tensor) -> list[int]:
         return [_ask_once(node, data, ask, say) for node in nodes.tolist()]
@@ -55,15 +55,15 @@ def _ask_once(node: int, data: Data, ask: Callable[[str], str], say: Callable[[s
             say(str(error))
 
 
-def asked(oracle: Oracle, nodes: Tensor, num_classes: int) -> Tensor:
-    """The oracle's answers, checked: one class of 0..C-1 or -1 per node.
+def ask_oracle(oracle: Oracle, nodes: Tensor, num_classes: int) -> Tensor:
+    """The oracle's answers after a check: for each node a class in 0..C-1, or -1.
 
     Shapes: nodes (b,) -> (b,).
     """
     answers = torch.as_tensor(oracle(nodes)).long().reshape(-1).cpu()
     if len(answers) != len(nodes):
         raise DataError(
-            f"expected {len(nodes)} labels from the oracle, got {len(answers)}; answer every node, -1 to skip"
+            f"expected {len(nodes)} labels from the oracle, got {len(answers)}; return one for each node, -1 to skip it"
         )
     if bool((answers < UNLABELLED).any()) or bool((answers >= num_classes).any()):
         wrong = int(answers[(answers < UNLABELLED) | (answers >= num_classes)][0])

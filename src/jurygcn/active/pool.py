@@ -1,4 +1,4 @@
-"""The interface of scikit-activeml's pool strategies, so that its loops can ask ours."""
+"""Our strategies with the interface of scikit-activeml's pool strategies, for use in its loops."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from jurygcn.errors import DataError, SettingError
 
 
 class PoolStrategy:
-    """A strategy on a graph that is asked by ``query(X, y)``; needs no package beside this one.
+    """A strategy on a graph with the method ``query(X, y)``. scikit-activeml need not be installed.
 
     Args:
-        data: the graph; its labels are not looked at.
+        data: the graph. Its labels are not used.
         strategy: a name of ``STRATEGIES``, or a function from a ``Scene`` to a ``Choice``.
         recipe: how the GCN is trained on the labels.
         random_state: seed of the model and the strategy.
@@ -44,16 +44,18 @@ class PoolStrategy:
         """Nodes to label next.
 
         Args:
-            X: the nodes' features; one row per node of the graph, and nothing else is taken from it.
-            y: one class per node, NaN or a negative number where there is none yet, (N,).
+            X: the nodes' features, one row per node. Only the number of rows is checked; features come from the graph.
+            y: one class per node, (N,); NaN or a negative number means no label yet.
             candidates: nodes to choose from; by default all without a label.
-            batch_size: how many.
-            return_utilities: not offered: a batch is chosen as a whole, and most nodes never get a score.
+            batch_size: the number of nodes to choose.
+            return_utilities: must be False. Strategies choose a whole batch and do not score every node.
 
         Shapes: returns (batch_size,).
         """
         if return_utilities:
-            raise SettingError("expected return_utilities=False, got True; a batch is chosen as a whole")
+            raise SettingError(
+                "expected return_utilities=False, because strategies do not score every node, got True; leave it out"
+            )
         labels = np.asarray(y, dtype=float)
         count = int(self.data.num_nodes)
         if len(X) != count or labels.shape != (count,):

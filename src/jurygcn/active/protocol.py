@@ -1,4 +1,4 @@
-"""How a run goes: how many labels when, and how the GCN is trained."""
+"""The protocol of a run: the number of labels after each step, and how the GCN is trained."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jurygcn.errors import SettingError
 
 # the paper's initial labels, budget and step
 PAPER = {"cora": (10, 100, 20), "citeseer": (10, 100, 20), "pubmed": (5, 50, 10), "reddit": (20, 250, 50)}
-OTHER = (10, 100, 20)
+OTHER = (10, 100, 20)  # for all other graphs
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the GCN is trained afresh at each step: the paper's settings, with the usual dropout and weight decay."""
+    """Settings of the GCN that each step trains: the paper's, with the usual dropout and weight decay."""
 
     hidden: int = 16
     epochs: int = 100
@@ -27,11 +27,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many labels there are after each step.
+    """The number of labels after each step.
 
-    The paper does not say whether its query sizes count the initial labels. With ``count_initial`` they do: after the
-    initial labels come the multiples of ``step`` up to ``budget``. Without, each step queries ``step`` nodes,
-    ``budget`` in all, and the initial labels come on top.
+    The paper does not say whether its query sizes count the initial labels. With ``count_initial`` they do:
+    the number of labels starts at ``initial`` and then takes the multiples of ``step`` up to ``budget``. Without it,
+    each step queries ``step`` nodes, ``budget`` in total, in addition to the initial labels.
     """
 
     initial: int
@@ -48,26 +48,26 @@ class Schedule:
         if self.budget < 1 or (self.count_initial and self.budget <= self.initial):
             raise SettingError(
                 f"expected a budget above the {self.initial} initial labels, got {self.budget}; raise it, or pass "
-                "count_initial=False if the initial labels come on top"
+                "count_initial=False to query the budget in addition to the initial labels"
             )
 
     @classmethod
     def of(
         cls, data: Data, *, initial: int | None, budget: int | None, step: int | None, count_initial: bool
     ) -> Schedule:
-        """The paper's numbers for a graph of the catalog, or those for all others, where none are given."""
+        """A schedule with default numbers where none are given: the paper's for its graphs, ``OTHER`` for the rest."""
         known = PAPER.get(str(getattr(data, "catalog_name", "")), OTHER)
         first, last, stride = (u if given is None else given for given, u in zip((initial, budget, step), known))
         return cls(first, last, stride, count_initial)
 
     @property
     def last(self) -> int:
-        """Labels at the end of the run."""
+        """The number of labels at the end of the run."""
         return self.budget if self.count_initial else self.initial + self.budget
 
     @property
     def sizes(self) -> list[int]:
-        """Labels after each step, the initial ones first."""
+        """The number of labels after each step. The first is the number of initial labels."""
         if self.count_initial:
             later = [size for size in range(self.step, self.budget, self.step) if size > self.initial]
             return [self.initial, *later, self.budget]

@@ -1,4 +1,4 @@
-"""The table of strategies: name, function, what it looks for."""
+"""The table of strategies: name, function, and the reason for its choices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jurygcn.errors import SettingError
 
 @dataclass(frozen=True)
 class Entry:
-    """A strategy with the words that tell a labeller why a node was chosen."""
+    """A strategy, and the reason that a labeller reads for a chosen node."""
 
     choose: Strategy
     reason: str
@@ -42,7 +42,7 @@ STRATEGIES: dict[str, Entry] = {
 
 
 def find_strategy(strategy: str | Strategy) -> tuple[str, Strategy]:
-    """Name and function of a strategy given by either."""
+    """The name and the function of a strategy, from either of them."""
     if callable(strategy):
         return str(getattr(strategy, "__name__", repr(strategy))), strategy
     if strategy not in STRATEGIES:

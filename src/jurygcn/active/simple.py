@@ -1,4 +1,4 @@
-"""Strategies that rank nodes by one number: centralities, the model's doubt, the jury's doubt."""
+"""Strategies that rank nodes by one number: a centrality, or the uncertainty of the model or the jury."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from jurygcn.active.situation import Choice, Scene
 
 
 def random(scene: Scene) -> Choice:
-    """Uniform over the candidates."""
+    """Candidates drawn uniformly at random."""
     return scene.top(np.zeros(int(scene.data.num_nodes)))
 
 
 def degree(scene: Scene) -> Choice:
-    """Most neighbours; ties at random."""
-    return scene.top(scene.facts.degree)
+    """Most neighbours. Ties are in random order."""
+    return scene.top(scene.statistics.degree)
 
 
 def pagerank(scene: Scene) -> Choice:
     """Largest PageRank."""
-    return scene.top(scene.facts.pagerank)
+    return scene.top(scene.statistics.pagerank)
 
 
 def centrality(scene: Scene) -> Choice:
     """Largest betweenness."""
-    return scene.top(scene.facts.betweenness)
+    return scene.top(scene.statistics.betweenness)
 
 
 def entropy(scene: Scene) -> Choice:
@@ -36,7 +36,7 @@ def entropy(scene: Scene) -> Choice:
 
 
 def margin(scene: Scene) -> Choice:
-    """Smallest gap between the model's two largest probabilities; the score is one minus it."""
+    """Smallest gap between the model's two largest probabilities. The score is one minus the gap."""
     ordered = np.sort(scene.probabilities, axis=1)
     return scene.top(1.0 - (ordered[:, -1] - ordered[:, -2]))
 
@@ -67,6 +67,6 @@ def widest(scene: Scene, *, alpha: float = 0.025, as_printed: bool = False) -> C
     settings: dict[str, Any] = {"leave_out": "influence", "as_printed": as_printed}
     if as_printed and scene.model is not None and len(scene.model.weights) == 2:
         settings["solver"] = TwoBlock(last=scene.model.weights[1].numel())
-    # the paper does not average ballots over neighbourhoods, and the width does not use it
+    # the paper does not average votes over neighbourhoods, and the width does not depend on it
     verdict = scene.jury(**settings).verdict(alpha=alpha, diffusion=0)
     return scene.top(verdict.width.cpu().numpy())

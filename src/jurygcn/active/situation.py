@@ -1,4 +1,4 @@
-"""What a strategy may know when it chooses, and what it answers."""
+"""The input of a strategy (``Scene``) and its output (``Choice``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.active.graph_statistics import Array, GraphFacts
+from jurygcn.active.graph_statistics import Array, GraphStatistics
 from jurygcn.data.labels import UNLABELLED
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
@@ -23,7 +23,7 @@ from jurygcn.verdict import Verdict
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The nodes to label next, best first, each with the score that put it there.
+    """The nodes to label next, best first, and the strategy's score of each.
 
     Shapes: nodes (b,), scores (b,).
     """
@@ -34,18 +34,18 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """One step of active learning, as a strategy sees it. ``Scene.of`` hides every label that was not given.
+    """All that a strategy may use in one step of active learning. ``Scene.of`` hides every label that was not given.
 
     Attributes:
         data: the graph; its ``y`` is -1 at every node that is not labelled.
         labelled: the labelled nodes, in the order in which they were labelled.
         candidates: the nodes that may be chosen, sorted.
-        batch: how many to choose.
+        batch: the number of nodes to choose.
         model: the GCN trained on the labelled nodes, in eval mode; None before the first label.
-        weight_decay: what it was trained with.
-        generator: for every random draw of this step.
-        queried: how many nodes were queried before this step.
-        total: how many will be queried in the whole run.
+        weight_decay: the weight decay that the model was trained with.
+        generator: the source of every random draw in this step.
+        queried: the number of nodes queried before this step.
+        total: the number of nodes to query in the whole run.
         memory: plain values that the strategy keeps from step to step; they are saved with the history.
 
     Shapes: labelled (n,), candidates (m,).
@@ -77,34 +77,34 @@ class Scene:
             )
 
     @cached_property
-    def facts(self) -> GraphFacts:
-        """Centralities, propagated features and the like: computed once per graph."""
-        return GraphFacts.of(self.data)
+    def statistics(self) -> GraphStatistics:
+        """Centralities, propagated features and other statistics, computed once per graph."""
+        return GraphStatistics.of(self.data)
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """C, the number of classes."""
         return int(self.data.num_classes)
 
     @cached_property
     def pool(self) -> Array:
-        """The candidates as an array."""
+        """The candidates as a NumPy array."""
         return self.candidates.cpu().numpy()
 
     # --- the trained model -----------------------------------------------------------------------------
 
     @property
     def trained(self) -> GCN:
-        """The model; refuses before the first label."""
+        """The model. Before the first label this raises an error."""
         if self.model is None:
             raise SettingError(
-                "expected labelled nodes for a strategy that asks the model, got none; label some at random first, "
+                "expected labelled nodes for a strategy that uses the model, got none; label some at random first, "
                 "or choose jury-design, featprop, pagerank, centrality, degree or random"
             )
         return self.model
 
     @cached_property
-    def _passes(self) -> list[Tensor]:
+    def _pre_activations(self) -> list[Tensor]:
         everything = torch.arange(int(self.data.num_nodes))
         with torch.no_grad():
             field = ReceptiveField.of(self.trained, self.data, everything)
@@ -113,14 +113,14 @@ class Scene:
     @cached_property
     def probabilities(self) -> Array:
         """Softmax outputs of all nodes, (N, C)."""
-        return self._passes[-1].double().softmax(dim=1).cpu().numpy()
+        return self._pre_activations[-1].double().softmax(dim=1).cpu().numpy()
 
     @cached_property
     def hidden(self) -> Array:
         """The last hidden layer of all nodes after its activation, (N, h)."""
-        if len(self._passes) < 2:
+        if len(self._pre_activations) < 2:
             raise SettingError("expected a GCN with a hidden layer, got one layer; train at least two layers")
-        return torch.relu(self._passes[-2]).double().cpu().numpy()
+        return torch.relu(self._pre_activations[-2]).double().cpu().numpy()
 
     @cached_property
     def entropy(self) -> Array:
@@ -138,14 +138,14 @@ class Scene:
         """The verdict of newton jurors on all nodes."""
         return self.jury().verdict()
 
-    # --- answering -------------------------------------------------------------------------------------
+    # --- choosing --------------------------------------------------------------------------------------
 
     def draw_seed(self) -> int:
-        """A seed for a library that wants one."""
+        """A random seed, for libraries that take a seed and no generator."""
         return int(self.generator.integers(2**31 - 1))
 
     def top(self, scores: Array) -> Choice:
-        """The candidates with the highest of these scores of all nodes; equal ones in random order.
+        """The batch of candidates with the highest scores. Ties are in random order.
 
         Shapes: scores (N,).
         """
@@ -154,7 +154,7 @@ class Scene:
         return self.choice(self.pool[order], own[order])
 
     def choice(self, nodes: Any, scores: Any) -> Choice:
-        """These nodes with these scores."""
+        """A ``Choice`` of these nodes with these scores."""
         nodes, scores = np.array(nodes, dtype=np.int64), np.array(scores, dtype=float)
         return Choice(torch.from_numpy(nodes), torch.from_numpy(scores))
 
@@ -163,7 +163,7 @@ Strategy = Callable[[Scene], Choice]
 
 
 def hide_labels(data: Data, nodes: Tensor, labels: Tensor) -> Data:
-    """The same graph with no labels but these. Features and edges are shared, so what is known of them stays known."""
+    """A copy of the graph with these labels only. It shares features and edges, so cached statistics stay valid."""
     hidden = copy(data)
     y = torch.full((int(data.num_nodes),), UNLABELLED, dtype=torch.long)
     y[nodes] = labels

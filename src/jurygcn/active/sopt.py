@@ -8,41 +8,42 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from jurygcn.active.graph_statistics import Array, GraphFacts
+from jurygcn.active.graph_statistics import Array, GraphStatistics
 from jurygcn.active.situation import Choice, Scene
 from jurygcn.errors import SettingError
 
-DENSE = 8000  # nodes up to which the inverse is formed
-LIMIT = 50_000  # nodes above which its diagonal takes too long
-_BLOCK = 256
+DENSE = 8000  # most nodes for which the dense inverse is computed
+LIMIT = 50_000  # most nodes; beyond, the diagonal of the inverse takes too long
+_BLOCK = 256  # columns solved at a time
 
 
 def sopt(scene: Scene) -> Choice:
-    r"""Greedily minimise :math:`1^\top C 1`, C the covariance of a Gaussian field given the labelled nodes.
+    r"""Greedily minimise :math:`1^\top C 1`. C is the covariance of a Gaussian field given the labelled nodes.
 
     .. math:: v^* = \arg\max_v \Bigl(\sum_u C_{uv}\Bigr)^2 / C_{vv}, \quad C = (L_{UU})^{-1}
 
-    On the largest connected component, without a ridge, as its authors do. Looks at neither labels nor model.
+    The field covers the largest connected component and has no ridge, as in its authors' work. It uses neither labels
+    nor a model.
     """
-    laplacian = laplacian_of(scene.facts)
-    inside = np.flatnonzero(scene.facts.component)
+    laplacian = laplacian_of(scene.statistics)
+    inside = np.flatnonzero(scene.statistics.component)
     place = np.full(int(scene.data.num_nodes), -1)
     place[inside] = np.arange(len(inside))
     known = [int(i) for i in place[scene.labelled.cpu().numpy()] if i >= 0]
-    open_to = np.zeros(len(inside), dtype=bool)
-    open_to[place[scene.pool][place[scene.pool] >= 0]] = True
-    field = Field(laplacian, known)
+    available = np.zeros(len(inside), dtype=bool)
+    available[place[scene.pool][place[scene.pool] >= 0]] = True
+    field = GaussianField(laplacian, known)
     picked: list[int] = []
     scores: list[float] = []
-    while len(picked) < scene.batch and open_to.any():
-        gain = np.where(open_to, field.gains(), -np.inf)
+    while len(picked) < scene.batch and available.any():
+        gain = np.where(available, field.gains(), -np.inf)
         best = int(gain.argmax())
         picked.append(best)
         scores.append(float(gain[best]))
-        open_to[best] = False
+        available[best] = False
         field.add(best)
     nodes = inside[picked]
-    if len(nodes) < scene.batch:  # the component is used up: any others
+    if len(nodes) < scene.batch:  # no candidates are left in the component: draw the rest at random
         rest = np.setdiff1d(scene.pool, nodes)
         more = scene.generator.choice(rest, scene.batch - len(nodes), replace=False)
         nodes, scores = np.concatenate([nodes, more]), [*scores, *np.zeros(len(more))]
@@ -52,8 +53,8 @@ def sopt(scene: Scene) -> Choice:
 class Laplacian:
     """The inverse G of a connected graph's Laplacian without its first node: diagonal, row sums, columns on demand.
 
-    G has a row and a column of zeros for that node. Small graphs get it whole, larger ones through a sparse
-    factorisation.
+    G has a row and a column of zeros for that node. On small graphs G is computed as a dense matrix, on larger ones
+    columns are solved with a sparse factorisation.
 
     Shapes: adjacency (N, N), diagonal (N,), sums (N,).
     """
@@ -97,11 +98,11 @@ class Laplacian:
         return np.asarray(self._solve(unit)[start + width, width])
 
 
-class Field:
-    r"""The Gaussian field conditioned on some nodes, without its N × N covariance.
+class GaussianField:
+    r"""The Gaussian field conditioned on some nodes. Its N × N covariance is not stored.
 
     Given the first node g, :math:`C_{uv} = G_{uv} - G_{ug} - G_{gv} + G_{gg}` for any generalised inverse G of the
-    Laplacian; each further node k takes off the outer product of its present column, :math:`C_{:k} C_{k:} / C_{kk}`.
+    Laplacian. Each further node k subtracts the outer product of its current column, :math:`C_{:k} C_{k:} / C_{kk}`.
     """
 
     def __init__(self, laplacian: Laplacian, known: list[int]) -> None:
@@ -112,12 +113,12 @@ class Field:
             self.add(node)
 
     def gains(self) -> Array:
-        r""":math:`(\sum_u C_{uv})^2 / C_{vv}`; before the first node, less what :math:`1^\top C 1` would be given v."""
+        r""":math:`(\sum_u C_{uv})^2 / C_{vv}`; before the first node, minus the value of :math:`1^\top C 1` given v."""
         G = self.laplacian
         if self.ground < 0:
             return np.asarray(2 * G.size * G.sums - G.size**2 * G.diagonal - G.sums.sum())
-        open_to = self.variance > 1e-9
-        return np.asarray(np.divide(self.sums**2, self.variance, out=np.zeros_like(self.sums), where=open_to))
+        available = self.variance > 1e-9
+        return np.asarray(np.divide(self.sums**2, self.variance, out=np.zeros_like(self.sums), where=available))
 
     def add(self, node: int) -> None:
         """Condition on one more node."""
@@ -137,7 +138,7 @@ class Field:
         self.sums = self.sums - factor * factor.sum()
 
     def _column(self, node: int) -> Array:
-        """The present covariance of all nodes with ``node``, (N,)."""
+        """The current covariance of all nodes with ``node``, (N,)."""
         own, ground = self.laplacian.column(node), self.laplacian.column(self.ground)
         column = own - ground - own[self.ground] + ground[self.ground]
         for factor in self._factors:
@@ -145,11 +146,11 @@ class Field:
         return np.asarray(column)
 
 
-def laplacian_of(facts: GraphFacts) -> Laplacian:
-    """The Laplacian of the largest component, remembered with the graph's facts."""
-    known = facts.__dict__.get("laplacian")
+def laplacian_of(statistics: GraphStatistics) -> Laplacian:
+    """The Laplacian of the largest component, cached with the graph's statistics."""
+    known = statistics.__dict__.get("laplacian")
     if known is None:
-        inside = np.flatnonzero(facts.component)
-        known = facts.__dict__["laplacian"] = Laplacian(sp.csr_matrix(facts.adjacency[inside][:, inside]))
+        inside = np.flatnonzero(statistics.component)
+        known = statistics.__dict__["laplacian"] = Laplacian(sp.csr_matrix(statistics.adjacency[inside][:, inside]))
     found: Laplacian = known
     return found

@@ -1,4 +1,4 @@
-"""When to stop before the budget is spent."""
+"""Rules that end a run before the budget is used up."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from jurygcn.active.history import History
 from jurygcn.errors import SettingError
 
-# history so far -> why to stop, or nothing
+# takes the history and returns the reason to stop, or an empty text to continue
 StoppingRule = Callable[[History], str]
 
 
 def reached(accuracy: float) -> StoppingRule:
-    """Stop once the validation accuracy is at least this."""
+    """Stop when the validation accuracy is at least ``accuracy``."""
     if not 0.0 < accuracy <= 1.0:
-        raise SettingError(f"expected an accuracy between 0 and 1, got {accuracy}; change it")
+        raise SettingError(f"expected an accuracy above 0 and at most 1, got {accuracy}; change it")
 
     def rule(history: History) -> str:
         enough = history.steps[-1].val_accuracy >= accuracy
@@ -24,7 +24,7 @@ def reached(accuracy: float) -> StoppingRule:
 
 
 def settled(*, share: float = 0.02, steps: int = 2) -> StoppingRule:
-    """Stop once new labels changed at most this share of the predictions in each of the last steps; needs no labels."""
+    """Stop when each of the last ``steps`` steps changed at most ``share`` of the predictions. This needs no labels."""
     if not 0.0 <= share < 1.0 or steps < 1:
         raise SettingError(f"expected a share in [0, 1) and at least 1 step, got {share} and {steps}; change them")
 

@@ -1,4 +1,4 @@
-"""The next nodes to label, for people: as rows, as CSV, as a Label Studio import; and the answers back."""
+"""Labelling tasks for people: written as CSV or for Label Studio, and the answers read back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.active.labels import class_words, gather, read_labels
+from jurygcn.active.labels import class_words, parse_labels, read_labels
 from jurygcn.active.loop import check_choice, fit_gcn
 from jurygcn.active.protocol import Recipe
 from jurygcn.active.registry import STRATEGIES, find_strategy
@@ -34,9 +34,9 @@ class Task:
 
     Attributes:
         node, name: the node.
-        score: the strategy's; comparable within one batch.
-        prediction, probability: what the model would say; empty and 0 before the first label.
-        reason: why this node, in words.
+        score: the strategy's score. Scores can be compared within one batch only.
+        prediction, probability: the model's most probable class; empty and 0 before the first label.
+        reason: why this node was chosen, in words.
         neighbours: the labels of its labelled neighbours, in words.
     """
 
@@ -62,11 +62,11 @@ def next_tasks(
     """The nodes to label next, given the labels so far.
 
     Args:
-        data: the graph; whatever labels it has are not looked at.
-        labels: node -> class.
+        data: the graph. Its labels are not used.
+        labels: the class of each labelled node.
         strategy: a name of ``STRATEGIES``, or a function from a ``Scene`` to a ``Choice``.
-        batch: how many.
-        candidates: the nodes to choose from; by default all that have no label yet.
+        batch: the number of nodes to choose.
+        candidates: the nodes to choose from; by default all nodes without a label.
         recipe: how the GCN is trained on the labels.
         seed: of the model and the strategy.
     """
@@ -82,7 +82,7 @@ def next_tasks(
 def scene_of(
     data: Data, labels: Mapping[int, int], *, batch: int, candidates: Tensor | None, recipe: Recipe, seed: int
 ) -> Scene:
-    """The scene after these labels, with a GCN trained on them; by default every other node is a candidate."""
+    """The scene with these labels and a GCN trained on them. By default every other node is a candidate."""
     nodes = torch.tensor(list(labels), dtype=torch.long)
     classes = torch.tensor(list(labels.values()), dtype=torch.long)
     everything = torch.arange(int(data.num_nodes)) if candidates is None else candidates.sort().values
@@ -109,7 +109,7 @@ def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task
         order = np.argsort(-chances, kind="stable")
         prediction, probability = words[order[0]], float(chances[order[0]])
         view = f"; the model says {prediction} ({probability:.0%}), then {words[order[1]]} ({chances[order[1]]:.0%})"
-    around = scene.facts.adjacency[node].indices
+    around = scene.statistics.adjacency[node].indices
     known = [int(v) for v in np.sort(around) if int(scene.data.y[v]) >= 0]
     listed = ", ".join(f"{names.text(v)} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
     return Task(
@@ -123,17 +123,17 @@ def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task
     )
 
 
-# --- out ------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------------------
 
 
 def tasks_csv(tasks: Sequence[Task]) -> str:
-    """The tasks as a table with an empty column for the label, to be filled in and given to ``read_answers``."""
+    """The tasks as CSV with an empty column for the label. ``read_answers`` reads the completed table."""
     rows = [{**asdict(task), "label": ""} for task in tasks]
     return as_csv(COLUMNS, ([row[column] for column in COLUMNS] for row in rows))
 
 
 def label_studio_tasks(tasks: Sequence[Task], *, version: str = "jurygcn") -> list[dict[str, Any]]:
-    """The tasks as Label Studio imports them, with the model's view as a prediction."""
+    """The tasks in Label Studio's import format, with the model's prediction."""
     made = []
     for task in tasks:
         shown = asdict(task)
@@ -157,7 +157,7 @@ def as_json_text(document: Any) -> str:
 
 
 def label_studio_config(data: Data) -> str:
-    """The labelling interface that the tasks are made for, to be pasted into a Label Studio project."""
+    """The labelling interface for these tasks, to paste into a Label Studio project."""
     choices = "\n".join(f"    <Choice value={quoteattr(word)}/>" for word in class_words(data))
     return (
         f'<View>\n  <Text name="{OBJECT}" value="${OBJECT}"/>\n'
@@ -166,13 +166,13 @@ def label_studio_config(data: Data) -> str:
     )
 
 
-# --- back -----------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------
 
 
 def read_answers(path: Path, data: Data) -> dict[int, int]:
-    """Node -> class, from a CSV with the columns node and label or from a Label Studio export (JSON or JSON-MIN).
+    """The class of each node, from a CSV with the columns node and label or a Label Studio export (JSON or JSON-MIN).
 
-    Tasks without an answer are passed over; two different answers for one node are refused.
+    Tasks without an answer are skipped. Two different answers for one node are refused.
     """
     if path.suffix.lower() != ".json":
         nodes, labels = read_labels(path, data)
@@ -188,7 +188,7 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
                 f"expected a list of tasks in {path.name}, got {type(document).__name__}; "
                 "export it from Label Studio as JSON"
             )
-        nodes, labels = gather(_answers(document, path.name), data, path.name)
+        nodes, labels = parse_labels(_answers(document, path.name), data, path.name)
     return dict(zip(nodes.tolist(), labels.tolist()))
 
 
@@ -197,7 +197,7 @@ def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, Any, 
     for position, task in enumerate(document, start=1):
         place = f"task {position}"
         try:
-            if "data" not in task:  # JSON-MIN: the fields side by side
+            if "data" not in task:  # JSON-MIN has all fields on one level
                 yield task["node"], task.get("name"), _single(task.get(CONTROL)), place
                 continue
             for annotation in task.get("annotations") or []:
@@ -215,7 +215,7 @@ def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, Any, 
 
 
 def _single(choices: Any) -> Any:
-    """The one choice, however the export wraps it; nothing if there is none."""
+    """The single choice, in any of the export's forms; None if there is none."""
     if isinstance(choices, dict):
         choices = choices.get("choices")
     if isinstance(choices, list):

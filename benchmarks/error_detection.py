@@ -19,7 +19,7 @@ def scores(name: str, seed: int) -> dict[str, object]:
     t = trial(name, seed=seed)
     test = t.split.test
     jury = t.jury("newton")
-    default, raw, twice = (jury.verdict(test, diffusion=k, ridge_panel=k == "auto") for k in ("auto", 0, 2))
+    default, raw, twice = (jury.verdict(test, diffusion=k, with_panel=k == "auto") for k in ("auto", 0, 2))
     pi = default.outputs
     wrong = default.predicted_class != t.data.y[test]
     everything = {

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jurygcn.linalg import SOLVERS
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "jurygcn"
 
@@ -109,7 +111,8 @@ def wrong_imports(text: str, module: str, *, is_package: bool = False) -> list[s
 
 # What kind of model or solver there is, only these ask.
 MAY_ASK_KINDS = {"engine", "linalg"}
-KINDS = re.compile(r"^(GCN|.*Engine|Prepared\w*|Dual|Direct|CG|MINRES|Neumann|GGN|Hessian|Printed)$")
+_SOLVERS = "|".join(solver.__name__ for solver in SOLVERS.values())
+KINDS = re.compile(rf"^(GCN|.*Engine|Prepared\w*|{_SOLVERS}|GGN|Hessian|Printed)$")
 
 
 def asked_kinds(text: str, module: str) -> list[str]:

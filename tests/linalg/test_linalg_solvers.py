@@ -16,7 +16,7 @@ from linalg_cases import (
 )
 
 from jurygcn.errors import SettingError, SolverError
-from jurygcn.linalg import CG, MINRES, DenseFactor, DenseOperator, Direct, Dual, LowRank, Neumann, shift
+from jurygcn.linalg import CG, MINRES, SOLVERS, DenseFactor, DenseOperator, Direct, Dual, LowRank, Neumann, shift
 
 OPERATORS = {
     "positive": positive(),
@@ -54,6 +54,10 @@ TABLE = [
 ]
 ROWS = [(solver, name, bound) for solver, names, bound in TABLE for name in names]
 ALL = [Direct(), Dual(), CG(tolerance=1e-12), MINRES(tolerance=1e-12), Neumann(tolerance=1e-12)]
+
+
+def test_the_shared_tests_know_every_solver():
+    assert {solver.name for solver in ALL} == set(SOLVERS)
 
 
 def named(value):

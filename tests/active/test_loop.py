@@ -190,7 +190,7 @@ def test_a_killed_run_goes_on(tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", script])
     try:
-        for _ in range(600):
+        for _ in range(2400):
             if path.exists():
                 break
             time.sleep(0.05)

@@ -81,7 +81,7 @@ def judge(
     """Convene the jury on a session's model and hear it on all nodes, from where the folder ``resume`` ends."""
     keep_freed_memory()  # this process is ours
     jury = convene(session, **settings)
-    with stopwatch(session.seconds, "ballots"):
+    with stopwatch(session.seconds, "votes"):
         steps = diffusion if diffusion == "auto" else int(diffusion)
         kept = resume if jury.votes == "exact" else None  # linearised jurors are counted in one go
         verdict = jury.verdict(alpha=alpha, diffusion=steps, with_panel=panel, resume=kept)

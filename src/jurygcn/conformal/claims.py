@@ -56,7 +56,9 @@ class Claim:
         if self.kind == "promise":
             return f"At least {self.coverage:.0%} hold the truth: the jackknife+ theorem applies."
         average = ", on average over classes" if self.over == "classes" else ""
-        return " ".join((f"Target: {self.coverage:.0%} hold the truth{average}. This is not proven.", *self.reasons))
+        return " ".join(
+            (f"The target is that {self.coverage:.0%} hold the truth{average}. This is not proven.", *self.reasons)
+        )
 
     @property
     def brief(self) -> str:

@@ -44,7 +44,7 @@ def heard_by_many(kind: str) -> Case:
     """The first case of this kind with several jurors who vote by forward passes."""
     for seed in range(list(KINDS).index(kind), 10_000, len(KINDS)):
         case = Case(seed, parallel=2)
-        if case.mode != "linearized" and len(case.nodes) > 3 and not case.nonsense and not case.whole_numbers:
+        if case.votes != "linearized" and len(case.nodes) > 3 and not case.nonsense and not case.whole_numbers:
             return case
     raise AssertionError(kind)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from jurygcn.conformal.asked import Asked, Question, errors_of
+from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.averaging import NeighbourAverages, take
 from jurygcn.conformal.counts import Counts
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
@@ -134,9 +134,7 @@ class PortableCounter:
         self.arrays = as_arrays({"steps": steps, "positions": asked.positions, "nodes": asked.nodes})
 
     def __call__(self) -> Callable[[Tensor], Counts]:
+        """The same counter's ``count`` at the other end."""
         given, question = dict(as_tensors(self.arrays)), self.question
         asked = Asked(self.engine(), given["positions"], given["nodes"], question)
         return ExactCounter(asked, given["steps"], memory=self.memory).count
-
-
-__all__ = ["ExactCounter", "Question"]

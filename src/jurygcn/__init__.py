@@ -1,11 +1,11 @@
 """Jackknife uncertainty for graph neural networks: which predictions to trust, which node to label next.
 
-Names are imported when they are first used, so that `jurygcn --help` and Ctrl-C need not wait for torch.
+Names are imported at first use, so that `jurygcn --help` and Ctrl-C do not wait for torch.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers know this name; `typing` itself takes longer to import than all of this
+TYPE_CHECKING = False  # type checkers recognise this name; importing `typing` would be slow
 if TYPE_CHECKING:
     from typing import Any
 

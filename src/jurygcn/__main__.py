@@ -1,4 +1,4 @@
-"""The console script. It is ready for signals and for odd streams before anything large is imported."""
+"""The console script. It handles signals and closed streams before anything large is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from jurygcn.signals import listen
 
-# What our own texts use beyond ASCII, for terminals and files that cannot hold it.
+# ASCII forms of the other characters in our texts, for terminals and files that cannot encode them.
 PLAIN = {"→": "->", "±": "+-", "…": "...", "α": "alpha", "τ": "tau"}
 
 
@@ -22,12 +22,12 @@ def main() -> None:
 
 
 def open_streams() -> None:
-    """Put the null device where a standard stream is closed, and let every stream take any character."""
+    """Replace closed standard streams by the null device, and make every stream accept any character."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
@@ -38,7 +38,7 @@ def open_streams() -> None:
 
 
 def in_plain_characters(error: UnicodeError) -> tuple[str | bytes, int]:
-    """A codec's way out for a character that the stream does not have: a plain one like it, or its number."""
+    """Codec error handler: replace a character that the stream cannot encode by ASCII or an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

@@ -1,8 +1,8 @@
-"""Torch's ambient modes, set aside where a caller's code enters ours.
+"""Disable torch's global modes inside the library.
 
-The caller may stand inside ``torch.autocast``, ``torch.inference_mode``, ``torch.no_grad`` or a default device. Our
-numbers must not depend on that: autocast rounds to half precision, inference mode and no_grad take the gradients away,
-and a default device such as "meta" would take in our own index tensors.
+The caller may use ``torch.autocast``, ``torch.inference_mode``, ``torch.no_grad`` or a default device. Our results
+must not depend on them: autocast rounds to half precision, inference mode and no_grad disable gradients, and a default
+device such as "meta" would apply to our own index tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-# The kinds of device for which torch has autocast; asking for a kind that is not there would warn.
+# The device types with autocast; torch warns about others.
 AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 

@@ -18,15 +18,15 @@ from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import num_hops, other_source_within
 from jurygcn.verdict import Verdict
 
-# What the width measures (Prop. 1) where no other label is near, and where one is.
+# The uncertainty that the width measures (Prop. 1): without and with another labelled node in reach.
 KINDS = np.array(["aleatoric+epistemic", "epistemic"], dtype=object)
 
 
 class Counter(Protocol):
-    """What counts votes, exactly or to first order.
+    """Counts votes, exactly or to first order.
 
     Attributes:
-        asked: what is asked, about which nodes, and of which jurors.
+        asked: the question, the nodes and the jurors.
         outputs: the trained model's predictions at the asked nodes, (m, C).
     """
 
@@ -34,7 +34,7 @@ class Counter(Protocol):
     outputs: Tensor
 
     def averaged_outputs(self, steps: int) -> Tensor | None:
-        """The trained model's predictions averaged over neighbourhoods so often, (m, C), if they are known."""
+        """The trained model's predictions, averaged ``steps`` times over neighbourhoods, (m, C), or None."""
 
 
 def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
@@ -64,16 +64,16 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
 
 
 def _check(asked: Asked, counts: Counts) -> None:
-    """Refuse votes that are not numbers: sums hold a NaN if any of them is."""
+    """Raise ModelError if a vote is not finite; the sums show it."""
     if not all(all_finite(part) for part in (counts.spread.square, *counts.bounds.errors)):
         raise ModelError(
-            f"Some jurors' outputs are beyond the range of {asked.engine.source_dtype}, so their votes are not "
-            "numbers: pass the weight decay the model was trained with, scale the features, or use model.double()."
+            f"expected finite predictions of all jurors, got some beyond the range of {asked.engine.source_dtype}; "
+            "pass the weight decay the model was trained with, scale the features, or use model.double()"
         )
 
 
 def _kinds(asked: Asked) -> list[str]:
-    """Which uncertainty the width measures at each node. Implements: Prop. 1 and its remark."""
+    """The kind of uncertainty that the width measures at each node. Implements: Prop. 1 and its remark."""
     engine = asked.engine
     hops = num_hops(engine.model)
     near = other_source_within(engine.data.edge_index, engine.train_nodes, int(engine.data.num_nodes), hops)
@@ -82,7 +82,7 @@ def _kinds(asked: Asked) -> list[str]:
 
 
 def _neighbour_doubt(counter: Counter) -> Tensor:
-    """One minus the predicted class's share of the model's probabilities within two hops, (m,)."""
+    """One minus the predicted class's mean probability within two hops, (m,)."""
     share = counter.averaged_outputs(2)
     if share is None:
         engine = counter.asked.engine

@@ -1,4 +1,4 @@
-"""The look of all figures: colours that all common kinds of colour vision tell apart (Okabe and Ito), quiet axes."""
+"""The style of all figures: a colour-blind safe palette (Okabe and Ito) and light axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#B4BCC6"
-# in the order in which lines take them; shapes differ as well, for print and for eyes that see no colour
+# In the order of use; markers differ as well, for print and for colour-blind readers.
 COLOURS = (BLUE, "#D55E00", "#009E73", "#CC79A7", ORANGE, "#56B4E9", "#8C564B", "#999933", "#000000", "#7F7F7F")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "*")
 
@@ -23,7 +23,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "*")
 def canvas(
     panels: int, *, width: float, height: float = 3.2, share_y: bool = False, columns: int | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure outside pyplot, so that nothing piles up in long sessions; panels in rows of ``columns``."""
+    """A figure with panels in rows of ``columns``; outside pyplot, which would keep it in memory."""
     from matplotlib.figure import Figure
 
     columns = min(columns or panels, panels)
@@ -46,12 +46,12 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def save_figure(figure: Figure, path: Path, **metadata: str | None) -> Path:
-    """Write a PNG in one piece; the same figure gives the same file."""
+    """Write a PNG atomically; the same figure gives the same file."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, metadata={"Software": None, **metadata})
     return path
 
 
 def plain_text(name: object) -> str:
-    """A name in which matplotlib finds no formula."""
+    """A name with dollar signs escaped, so that matplotlib does not read it as a formula."""
     return str(name).replace("$", r"\$")

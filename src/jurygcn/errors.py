@@ -1,22 +1,22 @@
-"""Errors and notices. Each message says what was expected, what arrived and what to do."""
+"""Errors and warnings. Each message says what was expected, what was found and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-QUOTED, LISTED = 60, 6  # characters of a text and items of a list that a message repeats
+QUOTED, LISTED = 60, 6  # the most characters of a text and items of a list in a message
 
 
 class JuryError(Exception):
-    """Anything the library refuses; the command line prints its message and exits with code 2."""
+    """Base class of the library's errors; the command line prints its message and exits with code 2."""
 
 
 class DataError(JuryError, ValueError):
-    """The graph, its features, labels or files are not what they must be."""
+    """The graph, its features, its labels or its files are invalid."""
 
 
 class ModelError(JuryError, ValueError):
-    """The model cannot be quantified as it is."""
+    """The model cannot be quantified."""
 
 
 class SettingError(JuryError, ValueError):
@@ -24,7 +24,7 @@ class SettingError(JuryError, ValueError):
 
 
 class SolverError(JuryError, ArithmeticError):
-    """A linear system that the chosen solver cannot solve; the message says what to change."""
+    """The chosen solver cannot solve a linear system."""
 
 
 class JuryWarning(UserWarning):
@@ -36,7 +36,7 @@ class DataNotice(UserWarning):
 
 
 def excerpt(value: object) -> str:
-    """A value from a file as a message quotes it: in full if it is short, else how it begins and how long it is."""
+    """A value for a message: in full if it is short, else its beginning and its length."""
     if isinstance(value, list):
         items = [excerpt(item) for item in value[:LISTED]]
         return f"[{', '.join(items)}{f' and {len(value) - LISTED:,} more' * (len(value) > LISTED)}]"
@@ -47,6 +47,6 @@ def excerpt(value: object) -> str:
 
 
 def listing(values: Sequence[object], letters: int = QUOTED) -> str:
-    """Values as a message lists them: the first few, each shortened, and how many more there are."""
+    """Values for a message: the first few, each shortened, and the number of the others."""
     shown = [text if len(text := str(value)) <= letters else f"{text[:letters]}..." for value in values[:LISTED]]
     return ", ".join(shown) + (f" and {len(values) - LISTED:,} more" if len(values) > LISTED else "")

@@ -1,4 +1,4 @@
-"""Learning from few labels with the jury's help, and the classifiers to compare with."""
+"""Learning from few labels with the jury's uncertainty, and the classifiers to compare with."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from jurygcn.reweighting import Reweighted, Reweighting, loss_weights, reweight
 from jurygcn.self_training.pseudo_labels import PseudoLabels
 from jurygcn.self_training.rounds import SelfTrained, SelfTraining, self_train
 
-# name -> the method with its authors' settings: those for all graphs (None), or a preset for one
+# Name -> the method with its authors' settings, for all graphs (None) or for one preset.
 METHODS: dict[str, Callable[[str | None], Method]] = {
     "gcn": lambda _: GCNClassifier(),
     "reweight": lambda _: Reweighting(),

@@ -1,6 +1,6 @@
-r"""Node losses :math:`r(i, y_i, \Theta)` with what the jackknife needs of each.
+r"""Node losses :math:`r(i, y_i, \Theta)` and the derivatives that the jackknife needs.
 
-A loss knows its value, its residual :math:`e = \partial r / \partial z` at the logits z, a square root L of its
+A loss gives its value, its residual :math:`e = \partial r / \partial z` at the logits z, a square root L of its
 output Hessian (:math:`S = L L^T = \partial^2 r / \partial z^2`), and the whitened residual w with L w = e.
 """
 
@@ -16,8 +16,8 @@ from torch.nn import functional
 from jurygcn.checks import all_finite
 from jurygcn.errors import DataError, SettingError
 
-# A class never counts as less probable than the square of this. The whitened residual divides by it and must stay far
-# from float32's largest number; the gradient is exact all the same, and the curvature grows by 1e-24 times |J|².
+# The lower bound of the square root of a probability. The whitened residual divides by it, and must not overflow in
+# float32. The gradient stays exact; the curvature grows by at most 1e-24 times |J|².
 FLOOR = 1e-12
 
 
@@ -27,7 +27,7 @@ class Loss(Protocol):
     name: str
 
     def targets(self, y: Tensor) -> Tensor:
-        """Labels in the form the other methods take; refuses labels this loss cannot use."""
+        """Labels in the form of the other methods; raises DataError for labels that this loss cannot use."""
 
     def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
         """Loss of each node, (m,)."""
@@ -45,7 +45,7 @@ class Loss(Protocol):
         """The vector w with L w = residual, (m, K)."""
 
     def change(self, z: Tensor, m: Tensor) -> Tensor:
-        """A change v of the logits with L^T v = m, (m, K) -> (m, C); any such v changes the prediction alike."""
+        """A change v of the logits with L^T v = m, (m, K) -> (m, C); all such v change the prediction equally."""
 
 
 class CrossEntropy:
@@ -63,14 +63,16 @@ class CrossEntropy:
         """Integer class labels, none missing."""
         if y.is_floating_point():
             raise DataError(
-                "loss='cross_entropy' needs integer class labels, got "
-                f"{str(y.dtype).removeprefix('torch.')} targets: use loss='mse' for regression."
+                "expected integer class labels for loss='cross_entropy', got "
+                f"{str(y.dtype).removeprefix('torch.')} targets; use loss='mse' for regression"
             )
         if y.numel() != len(y):
-            raise DataError(f"Expected one class number per node, got rows of {y[0].numel()}: give y.argmax(dim=1).")
+            raise DataError(f"expected one class number per node, got rows of {y[0].numel()}; give y.argmax(dim=1)")
         y = y.long().reshape(len(y))
         if len(y) and int(y.min()) < 0:
-            raise DataError(f"{int((y < 0).sum())} of the given nodes have no label (-1): leave them out.")
+            raise DataError(
+                f"expected labels on all given nodes, got {int((y < 0).sum())} without one (-1); leave them out"
+            )
         return y
 
     def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
@@ -97,7 +99,7 @@ class CrossEntropy:
         return (self._complement(s).transpose(1, 2) @ w.unsqueeze(-1)).squeeze(-1) if z.shape[-1] > 1 else w
 
     def change(self, z: Tensor, m: Tensor) -> Tensor:
-        """As L = diag(s) Q_{-a}, it is Q_{-a} m over the square root of the probabilities, up to a constant."""
+        """Q_{-a} m over the square root of the probabilities, because L = diag(s) Q_{-a}; unique up to a constant."""
         s = self._root_probability(z)
         return (self._complement(s) @ m.unsqueeze(-1)).squeeze(-1) / s if z.shape[-1] > 1 else torch.zeros_like(z)
 
@@ -127,7 +129,9 @@ class MeanSquaredError:
         if not y.is_floating_point():
             y = y.to(torch.get_default_dtype())
         if not all_finite(y):
-            raise DataError(f"{int((~torch.isfinite(y)).sum())} targets are NaN or infinite: leave those nodes out.")
+            raise DataError(
+                f"expected finite targets, got {int((~torch.isfinite(y)).sum())} NaN or infinite; leave those nodes out"
+            )
         return y.reshape(len(y), -1)
 
     def node_losses(self, z: Tensor, y: Tensor) -> Tensor:
@@ -160,7 +164,7 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), MeanSqua
 
 
 def loss_named(name: str) -> Loss:
-    """The loss of that name."""
+    """The loss with this name."""
     if name not in LOSSES:
-        raise SettingError(f"Unknown loss {name!r}: choose one of {', '.join(LOSSES)}.")
+        raise SettingError(f"expected loss to be one of {', '.join(LOSSES)}, got {name!r}; choose one")
     return LOSSES[name]

@@ -1,13 +1,13 @@
-"""Map over batches: here, on local processes, or on a cluster, with the same results in the same order.
+"""Map a function over batches in this process, on local processes, or on a cluster, with the same results in order.
 
-Where the work runs is said as ``parallel``:
+``parallel`` chooses where the work runs:
 
 - ``None``: in this process, or wherever a surrounding ``joblib.parallel_config`` says;
 - ``"serial"``: in this process;
 - ``2``, ``-1`` (all cores), ``"processes:2"``: on local processes, through joblib;
 - ``"dask://host:port"``: on the Dask cluster with this scheduler.
 
-What all batches share travels to a worker once (see :class:`Parcel`). Batches of a worker that dies are done again.
+Data that all batches share is sent to a worker once (see :class:`Parcel`). Batches of a worker that dies are repeated.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ B = TypeVar("B")
 R = TypeVar("R")
 Recipe = Callable[[], Callable[[B], R]]
 
-ATTEMPTS = 2  # with workers; what is still not done then is done here
-MOST_PROCESSES = 1024
+ATTEMPTS = 2  # with workers; the remaining batches then run in this process
+MOST_PROCESSES = 1024  # more is taken for a mistake
 PATIENCE = 10.0  # seconds for a scheduler to answer and for a first worker to appear
 
 
 class ClusterError(JuryError, RuntimeError):
-    """The cluster cannot be reached, or was lost on the way."""
+    """The cluster cannot be reached, or the connection was lost."""
 
 
 class WorkerLostError(Exception):
-    """Some batches went down with their worker."""
+    """A worker died before it finished its batches."""
 
 
 def map_batches(
@@ -57,14 +57,14 @@ def map_batches(
     pack: Callable[[], Recipe[B, R]] | None = None,
     parallel: int | str | None = None,
 ) -> Iterator[R]:
-    """The results of ``function`` for all batches, in order, as they come.
+    """Yield the results of ``function`` for all batches, in order, as they become available.
 
     Args:
-        function: what to do with a batch.
-        batches: the batches, or a function from the number of workers to them.
-        pack: makes a recipe for ``function`` that travels well: called in a worker, the recipe returns the function.
-            By default the function travels as it is.
-        parallel: where to work; see the module.
+        function: the function of one batch.
+            batches: the batches, or a function from the number of workers to the batches.
+            pack: returns a picklable recipe for ``function``: called in a worker, the recipe returns the function. By
+                default the function itself is pickled.
+            parallel: where to work; see the module.
     """
     with _crew(parallel) as crew:
         todo = deque(batches(crew.size) if callable(batches) else batches)
@@ -78,21 +78,21 @@ def map_batches(
                 continue
             return
     warnings.warn(
-        f"Workers died {ATTEMPTS} times, perhaps for want of memory: the last {len(todo)} batches are done here.",
+        f"Workers died {ATTEMPTS} times, perhaps for lack of memory; the last {len(todo)} batches run in this process.",
         JuryWarning,
         stacklevel=2,
     )
     yield from map(function, todo)
 
 
-# --- what travels ---------------------------------------------------------------------------------------------
+# --- what is sent to workers ----------------------------------------------------------------------------------
 
 
 class Parcel(Generic[B, R]):
-    """A function on its way to workers: it leaves as a recipe, and each worker follows the recipe once.
+    """A function to send to workers: it is pickled as a recipe, and each worker runs the recipe once.
 
     Arrays in the recipe are the same objects in every batch, so joblib writes large ones to a shared file once, and
-    Dask gets the whole parcel once per worker.
+    Dask sends the whole parcel once per worker.
     """
 
     def __init__(self, function: Callable[[B], R], pack: Callable[[], Recipe[B, R]] | None) -> None:
@@ -102,11 +102,11 @@ class Parcel(Generic[B, R]):
         self._recipe: Recipe[B, R] | None = None
 
     def __call__(self, batch: B) -> R:
-        """What the function makes of the batch."""
+        """The function's result for the batch."""
         return self.unpacked()(batch)
 
     def unpacked(self) -> Callable[[B], R]:
-        """The function: the original where that never left, otherwise the one this process has made."""
+        """The original function in the process that created it, the recipe's function in a worker."""
         if self._function is None:
             assert self._recipe is not None
             with _following:
@@ -126,7 +126,7 @@ class Parcel(Generic[B, R]):
 
 
 class _AsItIs(Generic[B, R]):
-    """The recipe of a function that travels as it is."""
+    """The recipe of a function that is pickled itself."""
 
     def __init__(self, function: Callable[[B], R]) -> None:
         self.function = function
@@ -136,7 +136,8 @@ class _AsItIs(Generic[B, R]):
         return self.function
 
 
-# what a worker made of the last parcel: every batch brings its own copy of the parcel, so it cannot be kept there
+# The function of the last parcel in this worker. Every batch has its own copy of the parcel, so it cannot be kept
+# there.
 _followed: dict[str, Any] = {}
 _following = threading.Lock()
 
@@ -146,16 +147,16 @@ def _forget() -> None:
         _followed.clear()
 
 
-# --- who works ------------------------------------------------------------------------------------------------
+# --- workers --------------------------------------------------------------------------------------------------
 
 
 class Crew(Protocol):
-    """Workers: how many, and what they make of batches, in order."""
+    """A group of workers."""
 
     size: int
 
     def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
-        """Results in order, until a worker is lost: then :class:`WorkerLostError`."""
+        """Yield results in order; raise :class:`WorkerLostError` if a worker is lost."""
         ...
 
 
@@ -163,7 +164,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 class _Guard:
-    """How many want it set by now, and what it was before."""
+    """The number of active blocks, and the variable's value before the first one."""
 
     lock, count = threading.Lock(), 0
     before: str | None = None
@@ -171,10 +172,10 @@ class _Guard:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Let Python processes that start meanwhile take no module from the folder they start in (Python 3.11 and later).
+    """Keep Python processes that start in this block from importing modules of their working folder (Python 3.11+).
 
     joblib starts workers by ``python -m``, which puts that folder first on the path: a ``joblib.py`` in it would be
-    run. Workers then get this process's own path, so what can be imported here can be imported there.
+    run. Workers get this process's path afterwards, so they can import the same modules.
     """
     with _Guard.lock:
         if not _Guard.count:
@@ -192,18 +193,18 @@ def safe_path() -> Iterator[None]:
 
 
 class JoblibCrew:
-    """Whatever joblib offers: local processes, or the backend of the surrounding ``parallel_config``."""
+    """The workers of joblib: local processes, or the backend of the surrounding ``parallel_config``."""
 
     def __init__(self, processes: int | None) -> None:
         self.settings: dict[str, Any] = {} if processes is None else {"n_jobs": processes, "backend": "loky"}
         self.size = effective_n_jobs(None) if processes is None else processes
         self.threads = 0 if processes is None else max(1, cpu_count() // processes)
-        # not every backend can hand over results as they come (Ray's cannot)
+        # not every backend can return results one by one (Ray's cannot)
         flowing = processes is not None or get_active_backend()[0].supports_return_generator
         self.settings["return_as"] = "generator" if flowing else "list"
 
     def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
-        """Results in order; arrays reach processes as memory maps, writable without changing the file."""
+        """Yield results in order; processes get arrays as copy-on-write memory maps."""
         parcel.threads = self.threads
         workers = Parallel(**self.settings, batch_size=1, mmap_mode="c", max_nbytes="100K")
         try:
@@ -216,8 +217,7 @@ class JoblibCrew:
 class DaskCrew:
     """The workers of a Dask cluster.
 
-    The client is used directly, not through joblib's backend, which leaves the parcel on one worker and loses it
-    with that worker.
+    The client is used directly, because joblib's backend keeps the parcel on one worker and loses it with that worker.
     """
 
     def __init__(self, client: Any) -> None:
@@ -231,7 +231,7 @@ class DaskCrew:
             raise ClusterError(f"expected every worker to have jurygcn, got {missing}; install it there") from missing
 
     def run(self, parcel: Parcel[B, R], batches: Sequence[B]) -> Iterator[R]:
-        """Results in order; two batches per worker are under way at any time."""
+        """Yield results in order; two batches per worker are submitted at any time."""
         parcel.threads = 1
         source, under_way = iter(batches), deque[Any]()
         try:
@@ -259,7 +259,7 @@ class DaskCrew:
 
     @contextmanager
     def _speaking(self, *, final: bool = False) -> Iterator[None]:
-        """Tells a lost scheduler, which is the end, from a lost worker, which is not."""
+        """Raise ClusterError for a lost scheduler, WorkerLostError for a lost worker."""
         try:
             yield
         except (OSError, CancelledError, self.dask.TimeoutError) as error:
@@ -276,7 +276,7 @@ def _call(parcel: Parcel[B, R], batch: B) -> R:
 
 
 def check_parallel(parallel: int | str | None) -> int | str | None:
-    """What ``parallel`` stands for: a number of local processes, a scheduler's address, or None."""
+    """Convert ``parallel`` to a number of local processes, a scheduler's address, or None."""
     if parallel is None:
         return None
     text = parallel if isinstance(parallel, str) else in_short(parallel)
@@ -294,7 +294,7 @@ def check_parallel(parallel: int | str | None) -> int | str | None:
 
 @contextmanager
 def _crew(parallel: int | str | None) -> Iterator[Crew]:
-    """The workers that ``parallel`` stands for."""
+    """The workers that ``parallel`` chooses."""
     where = check_parallel(parallel)
     if isinstance(where, str):
         with _client(where) as client:
@@ -319,17 +319,17 @@ def _client(address: str) -> Iterator[Any]:
     try:
         yield client
     finally:
-        if client.status != "running":  # the loss has its own sentence
+        if client.status != "running":  # ClusterError reports the loss
             log.setLevel(logging.CRITICAL)
         client.close()
         log.setLevel(level)
 
 
 def _distributed() -> Any:
-    """Dask, which is an extra."""
+    """The module ``dask.distributed``, an optional dependency."""
     try:
         return import_module("dask.distributed")
     except ImportError as error:
         raise ClusterError(
-            "expected Dask to be installed for parallel='dask://...', got none; pip install 'jurygcn[cluster]'"
+            "expected Dask to be installed for parallel='dask://...', got none; run pip install 'jurygcn[cluster]'"
         ) from error

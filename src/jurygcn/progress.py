@@ -1,4 +1,4 @@
-"""A bar on stderr for work that takes over a second."""
+"""A progress bar on stderr for work that takes over a second."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-SHOWN_AFTER = 1.0  # seconds
+SHOWN_AFTER = 1.0  # seconds; shorter work shows no bar
 
 
 @contextmanager
 def progress_bar(
     what: str, *, total: int | None = None, unit: str = "", show: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Show how far the block is, if it takes over a second; yields a function that notes finished units.
+    """Show the progress of the block; yields a function to call with the number of finished units.
 
     Without a total the bar is a spinner. Nothing is shown where stderr is not a terminal.
     """

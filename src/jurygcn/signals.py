@@ -1,6 +1,6 @@
-"""Ctrl-C and termination end the process with one word and an exit code, at any time.
+"""Ctrl-C and SIGTERM end the process with one word and an exit code, at any time.
 
-Imports nothing large: it is loaded before everything else.
+This module is loaded first, so it imports nothing large.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
 
 
 class _State:
-    """What this process was asked, and whether it has files to remove before it ends."""
+    """The signal that this process received, and whether it has files to remove before it ends."""
 
     received: int | None = None
     working = False
 
 
 def listen() -> None:
-    """End this process when a signal comes; one that the caller has ignored (nohup, a background job) stays ignored."""
+    """Install the handlers; a signal that the parent process ignores (nohup, a background job) stays ignored."""
     for number in WORDS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _receive)
 
 
 def received() -> int | None:
-    """The signal that came, if one did."""
+    """The signal that was received, or None."""
     return _State.received
 
 
@@ -40,7 +40,8 @@ def received() -> int | None:
 def working(yes: bool = True) -> Iterator[None]:
     """While the block runs, the first signal raises KeyboardInterrupt, so that unfinished files are removed.
 
-    Within it, ``working(False)`` marks what leaves no files, such as imports: a signal ends the process there and then.
+    Within it, ``working(False)`` marks code that leaves no files, such as imports: there a signal ends the process at
+    once.
     """
     before, _State.working = _State.working, yes
     try:

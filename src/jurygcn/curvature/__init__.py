@@ -1,4 +1,4 @@
-"""Curvature operators over an Engine."""
+"""Curvature operators of the training objective."""
 
 from jurygcn.curvature.operators import CURVATURES, GGN, Curvature, GGNFactor, Hessian, Printed, curvature_of
 

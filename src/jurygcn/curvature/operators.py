@@ -1,7 +1,7 @@
 r"""Curvature of the training objective as linear operators: data part + diag(weight decay + damping).
 
 ``ggn`` is the Gauss-Newton matrix (positive semi-definite, the default); ``hessian`` the exact second derivative
-(indefinite for a GCN); ``printed`` is Theorem 1 as it stands, which is the Hessian minus the Gauss-Newton term.
+(indefinite for a GCN); ``printed`` is Theorem 1 as printed, which is the Hessian minus the Gauss-Newton term.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jurygcn.errors import SettingError
 
 CURVATURES = ("ggn", "hessian", "printed")
 
-# numbers that may lie between U and U^T at once
-BETWEEN = 50_000_000
+# The most numbers in the product with U, before U^T is applied.
+TEMPORARY_NUMBERS = 50_000_000
 
 
 class _Diagonal:
-    """What the operators share: a diagonal, and the dense form through unit vectors."""
+    """The common part of the operators: the diagonal, and the dense form through unit vectors."""
 
     diagonal: Tensor
 
@@ -35,12 +35,12 @@ class _Diagonal:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number type of the operator and of the blocks it takes."""
+        """The dtype of the operator and of its blocks."""
         return self.diagonal.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the operator lives."""
+        """The device of the operator and of its blocks."""
         return self.diagonal.device
 
     def matmul(self, block: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ class GGN(_Diagonal):
         return bool((self.diagonal > 0).all()) or None
 
     def data_product(self, block: Tensor) -> Tensor:
-        """U^T U V, some columns at a time: what lies between has nK rows."""
-        width = max(1, BETWEEN // self.factor.rows)
+        """U^T U V, some columns at a time to bound memory."""
+        width = max(1, TEMPORARY_NUMBERS // self.factor.rows)
         pieces = [self.factor.transpose_matmul(self.factor.matmul(part)) for part in block.split(width, dim=1)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
@@ -145,7 +145,7 @@ class GGN(_Diagonal):
 
 
 class _SecondDerivative(_Diagonal):
-    """The operators of the whole objective; neither is definite."""
+    """The common part of the Hessian and Theorem 1's matrix, which are indefinite."""
 
     definite: bool | None = None
 
@@ -208,9 +208,9 @@ Curvature = GGN | Hessian | Printed
 
 
 def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0) -> Curvature:
-    """The curvature operator of that name; the weight decay is always part of it, damping on request."""
+    """The curvature operator named ``kind``, with weight decay and damping on its diagonal."""
     if kind not in CURVATURES:
-        raise SettingError(f"Unknown curvature {kind!r}: choose one of {', '.join(CURVATURES)}.")
+        raise SettingError(f"expected curvature to be one of {', '.join(CURVATURES)}, got {kind!r}; choose one")
     diagonal = engine.decay + check_real(damping, "damping")
     if kind == "ggn":
         return GGN(engine.jacobian(), engine.loss.root(engine.train_outputs), diagonal)

@@ -1,4 +1,4 @@
-"""Graphs in: named datasets, the user's files and objects, and splits. Everything comes out as PyG `Data`."""
+"""Load graphs: named datasets, the user's files and objects, and splits. Every loader returns a PyG `Data`."""
 
 from jurygcn.data.cache import cache_folder
 from jurygcn.data.catalog import DATASETS, Dataset, find_dataset, load_dataset

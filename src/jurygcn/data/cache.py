@@ -1,4 +1,4 @@
-"""The cache folder: pickle-free npz files, written whole, filled by one process at a time."""
+"""The cache folder: npz files without pickles, written atomically by one process at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jurygcn.data.npz import read_npz, write_npz
 from jurygcn.data.validate import Sizes, clean, sizes
 from jurygcn.errors import DataError, DataNotice
 
-ENVIRONMENT = "JURYGCN_DATA"
-LOCK_SECONDS = 900.0
+ENVIRONMENT = "JURYGCN_DATA"  # the environment variable that names the data folder
+LOCK_SECONDS = 900.0  # how long to wait for another process, which may be downloading
 
 
 def cache_folder(root: str | os.PathLike[str] | None = None) -> Path:
@@ -35,13 +35,13 @@ def read_cached(path: Path, expected: Sizes | None = None) -> Data | None:
         if expected is not None and sizes(data) != expected:
             raise DataError(f"expected sizes {tuple(expected)}, got {tuple(sizes(data))}")
     except DataError as error:
-        warnings.warn(f"{path} is damaged and will be made again ({error})", DataNotice, stacklevel=3)
+        warnings.warn(f"{path} is damaged and will be rebuilt ({error})", DataNotice, stacklevel=3)
         return None
     return data
 
 
 def store(path: Path, data: Data) -> None:
-    """Write a clean graph to the cache; a folder that cannot be written only costs a notice."""
+    """Write a clean graph to the cache; if the folder cannot be written, issue a notice."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_npz(path, data)
@@ -51,15 +51,15 @@ def store(path: Path, data: Data) -> None:
 
 @contextmanager
 def exclusive(folder: Path, purpose: str) -> Iterator[None]:
-    """Let one process at a time work for this purpose in the folder; the others wait."""
+    """Hold the folder's lock for this purpose; other processes wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(str(folder / f".{purpose}.lock"))
         lock.acquire(timeout=LOCK_SECONDS)
     except Timeout:
         raise DataError(
-            f"expected another process to finish with {folder} within {LOCK_SECONDS:.0f} s, it still "
-            f"holds the lock; end that process, or choose another folder with {ENVIRONMENT}"
+            f"expected another process to release the lock on {folder} within {LOCK_SECONDS:.0f} s, got no release; "
+            f"end that process, or choose another folder with {ENVIRONMENT}"
         ) from None
     except OSError as error:
         _announce_unwritable(folder, error)

@@ -1,4 +1,4 @@
-"""Names and their loaders: the one way in for data."""
+"""Dataset names and their loaders: `load_dataset` is the entry point for all data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ENTRIES = (
     Dataset("reddit", reddit.load_reddit, reddit.SIZES, "two files", "posts with common commenters"),
     _made("digits", embedded.digits, Sizes(1797, 12339, 64, 10), "8×8 images, joined to the 10 nearest"),
     _made("karate", embedded.karate, Sizes(34, 78, 34, 4), "Zachary's karate club"),
-    _made("synthetic", synthetic, Sizes(3000, 9000, 32, 5), "degree-corrected block model, drawn anew"),
+    _made("synthetic", synthetic, Sizes(3000, 9000, 32, 5), "degree-corrected block model, generated"),
 )
 DATASETS: dict[str, Dataset] = {entry.name: entry for entry in _ENTRIES}
 
@@ -67,7 +67,7 @@ def load_dataset(
         root: the data folder to use in place of the cache folder ($JURYGCN_DATA, else the platform's): raw
             files are looked for and fetched graphs are kept there.
         normalize_features: scale each row of `x` to sum 1. Features with negative entries are left as they
-            are, for a row sum means nothing there.
+            are, because their row sums have no meaning.
 
     Returns:
         A `Data` on the CPU: `x` float32 (N, F); `edge_index` int64 (2, E), both directions, sorted, without
@@ -92,7 +92,7 @@ def load_dataset(
 
 
 def find_dataset(name: str) -> Dataset:
-    """The entry of a name; an unknown one raises DataError with the nearest known names."""
+    """The dataset with this name; an unknown name raises DataError and suggests similar names."""
     if name.lower() in DATASETS:
         return DATASETS[name.lower()]
     near = difflib.get_close_matches(name.lower(), DATASETS, n=3, cutoff=0.5)
@@ -110,6 +110,6 @@ def _load_path(path: Path, given: str) -> Data:
             f"expected an .npz file or a folder with edges.csv and nodes.csv, got the file {path}; convert it"
         )
     if path.suffix or len(path.parts) > 1:
-        raise DataError(f"expected a file or folder at {path}, got nothing there; check the path")
-    find_dataset(given)
+        raise DataError(f"expected a file or folder at {path}, got nothing; check the path")
+        find_dataset(given)
     raise AssertionError("unreachable: known names are loaded before")

@@ -1,4 +1,4 @@
-"""Graphs and node lists that callers hand over directly: checked as they are, nothing is copied or repaired."""
+"""Checks of graphs and node lists that callers pass directly; nothing is copied or repaired."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jurygcn.errors import DataError
 
 REMEDY = "jurygcn.data.as_data checks and repairs a graph"
 
-# The contents of a graph when it was found to be in order; forgotten together with its edge_index.
-_in_order: WeakIdKeyDictionary = WeakIdKeyDictionary()
+# The contents of each graph that passed the checks; an entry is dropped when its edge_index is freed.
+_passed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def check_graph(data: Data) -> Data:
-    """A snapshot of a graph that models can work on; other graphs are refused.
+    """Check a graph and return a snapshot of it; raise DataError if a model could not use it.
 
-    Contents that were in order before are not looked through again.
+    Contents that passed before are not checked again.
     """
     if not isinstance(data, Data):
         raise DataError(f"expected a PyG Data, got {type(data).__name__}; {REMEDY}")
@@ -42,9 +42,9 @@ def check_graph(data: Data) -> Data:
     if weight is not None and not (isinstance(weight, Tensor) and weight.shape == edge_index.shape[1:]):
         raise DataError(f"expected one edge weight per edge ({edge_index.shape[1]}), got {_seen(weight)}; {REMEDY}")
     taken = snapshot(data)
-    if _in_order.get(edge_index) != contents(taken):
+    if _passed.get(edge_index) != contents(taken):
         _check_values(x, edge_index, weight)
-        _in_order[edge_index] = contents(taken)
+        _passed[edge_index] = contents(taken)
     return taken
 
 
@@ -58,7 +58,9 @@ def _check_values(x: Tensor, edge_index: Tensor, weight: Tensor | None) -> None:
             wrong = low if low < 0 else high
             raise DataError(f"expected node ids 0..{len(x) - 1} in `edge_index`, got {wrong}; number nodes from 0")
     if weight is not None and not (all_finite(weight) and bool((weight >= 0).all())):
-        raise DataError("expected finite edge weights of at least 0, got others; correct or drop them")
+        raise DataError(
+            "expected finite edge weights of at least 0, got negative, NaN or infinite ones; correct or drop them"
+        )
 
 
 def check_targets(data: Data) -> Tensor:
@@ -72,7 +74,7 @@ def check_targets(data: Data) -> Tensor:
 
 
 def known_classes(data: Data) -> int:
-    """The number of classes, if the graph says it; 0 otherwise."""
+    """The graph's `num_classes`; 0 if it has none."""
     count: Any = getattr(data, "num_classes", None)
     return 0 if count is None else check_count(count, "num_classes", least=0)
 
@@ -82,24 +84,30 @@ def check_nodes(nodes: Tensor | Sequence[int], data: Data, *, what: str) -> Tens
     try:
         indices = torch.as_tensor(nodes)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{what} must be a list of node indices, got {_seen(nodes)}: number nodes from 0.") from error
+        raise DataError(
+            f"expected {what} as a list of node indices, got {_seen(nodes)}; number nodes from 0"
+        ) from error
     if indices.dtype == torch.bool:
         if indices.shape != (int(data.num_nodes),):
             raise DataError(
-                f"{what} as a mask must have one entry per node ({data.num_nodes}), got {tuple(indices.shape)}."
+                f"expected {what} as a mask with one entry per node ({data.num_nodes}), got shape "
+                f"{tuple(indices.shape)}; match the graph"
             )
         indices = indices.nonzero().reshape(-1)
     if indices.numel() == 0:
-        raise DataError(f"{what} is empty: pass at least one node index.")
+        raise DataError(f"expected at least one node in {what}, got none; add a node index")
     if _real(indices) or indices.dim() != 1:
-        raise DataError(f"{what} must be a list of node indices, got {indices.dtype} of shape {tuple(indices.shape)}.")
+        raise DataError(f"expected {what} as a list of node indices, got {_seen(indices)}; number nodes from 0")
     indices = (indices.clone() if indices.is_inference() else indices).long().cpu()
     low, high = int(indices.min()), int(indices.max())
     if low < 0 or high >= int(data.num_nodes):
-        raise DataError(f"{what} must lie between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}.")
+        raise DataError(
+            f"expected {what} between 0 and {int(data.num_nodes) - 1}, got {low if low < 0 else high}; "
+            "number nodes from 0"
+        )
     if len(indices.unique()) != len(indices):
         raise DataError(
-            f"{what} names {len(indices) - len(indices.unique())} nodes more than once: list each node once."
+            f"expected each node once in {what}, got {len(indices) - len(indices.unique())} repeated; drop the repeats"
         )
     return indices
 
@@ -109,7 +117,7 @@ def _real(tensor: Tensor) -> bool:
 
 
 def _seen(value: Any) -> str:
-    """What arrived, in a few words."""
+    """A short description of a value, for error messages."""
     if isinstance(value, Tensor):
         kind = str(value.dtype).removeprefix("torch.")
         return f"{'' if value.layout == torch.strided else 'sparse '}{kind} of shape {tuple(value.shape)}"

@@ -16,9 +16,9 @@ from jurygcn.errors import DataError
 def load_citation(name: str, folder: Path) -> Data:
     """Load one of the three graphs.
 
-    Planetoid files under `folder` decide what the name means there, because they bring the public split
-    and, for Cora, another order of nodes; their cached copy is named after their content. Without them, it
-    is the cached copy of the package index's graph, and last the index itself.
+    Planetoid files under `folder` come first: they have the public split and, for Cora, another order of
+    nodes. Their cached copy is named after their content. Without them, the graph comes from the cached copy
+    of the package index's graph, or from the index itself.
     """
     raw = planetoid.find_raw_folder(name, folder)
     if raw is None:
@@ -26,9 +26,9 @@ def load_citation(name: str, folder: Path) -> Data:
             return load_from_index(name, folder)
         except IndexUnreachableError as error:
             raise DataError(
-                f"{name} is not in the cache ({folder}), there are no Planetoid files ind.{name}.* in "
-                f"{folder / name / 'raw'}, and {error}; connect to a package index, put the eight files into "
-                "that folder, or use 'digits' or 'karate', which need no network"
+                f"expected {name} in the cache ({folder}) or as Planetoid files ind.{name}.* in "
+                f"{folder / name / 'raw'}, got neither, and {error}; connect to a package index, put the eight files into that folder, "
+                "or use 'digits' or 'karate', which need no network"
             ) from error
     files = planetoid.read_raw_folder(name, raw)
     path = folder / f"{name}-{planetoid.digest(files)}.npz"

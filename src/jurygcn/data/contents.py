@@ -1,8 +1,8 @@
-"""What a graph holds, as checksums: whatever is remembered of a graph belongs to its contents, not to its address.
+"""Checksums of a graph's tensors, so that caches follow a graph's contents and not its address.
 
-A tensor can be edited without leaving a trace on the tensor: through a NumPy view, through ``.data``, or by freeing it
-and making another one in the same place. So its bytes are read each time, which takes a few milliseconds for tens of
-megabytes, and compared by a 128-bit checksum.
+A tensor can change without notice: through a NumPy view, through ``.data``, or when it is freed and another one takes
+its address. So its bytes are read each time (a few milliseconds for tens of megabytes) and compared by a 128-bit
+checksum.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from jurygcn.io.fingerprints import checksum
 # Checksums by name; equal contents are equal graphs.
 Contents = Mapping[str, bytes]
 
-# What every model may read of a graph.
+# The tensors of a graph that a model may read, and their names in messages.
 PARTS = {"x": "features", "edge_index": "edges", "edge_weight": "edge weights", "edge_attr": "edge attributes"}
 
-# The contents of snapshots, forgotten together with them.
+# The contents of each snapshot; an entry is dropped when the snapshot is freed.
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def contents(data: Data, *, parts: Mapping[str, Any] = PARTS) -> Contents:
-    """The checksums of a graph's tensors; of a snapshot those it had when it was taken."""
+    """The checksums of a graph's tensors; for a snapshot, those from the time it was taken."""
     known: Contents | None = _known.get(data)
     return _read(data, parts) if known is None else known
 
@@ -40,10 +40,10 @@ def _read(data: Data, parts: Mapping[str, Any] = PARTS) -> Contents:
 
 
 def snapshot(data: Data) -> Data:
-    """A shallow copy whose contents are read now and not again: for work that uses a graph many times.
+    """A shallow copy whose checksums are computed once, for work that uses a graph many times.
 
-    The tensors are the caller's. Whatever is made from a snapshot calls :func:`check_same` first, so that nothing is
-    made from contents that are no longer those.
+    The copy shares the caller's tensors. Code that computes something from a snapshot calls :func:`check_same` first,
+    so that an edit in between is noticed.
     """
     if data in _known:
         return data
@@ -53,8 +53,10 @@ def snapshot(data: Data) -> Data:
 
 
 def check_same(taken: Data) -> None:
-    """Refuse a snapshot whose tensors were edited after it was taken."""
+    """Raise DataError if a snapshot's tensors were edited after it was taken."""
     now, then = _read(taken), contents(taken)
     changed = [words for name, words in PARTS.items() if now.get(name) != then.get(name)]
     if changed:
-        raise DataError(f"the graph's {' and '.join(changed)} were edited while they were in use; start again")
+        raise DataError(
+            f"expected the graph to stay unchanged while in use, got other {' and '.join(changed)}; start again"
+        )

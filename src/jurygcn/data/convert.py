@@ -30,7 +30,7 @@ def as_data(
         name: what to call the graph.
         normalize_features: scale the rows of non-negative features to sum 1.
 
-    The input is left as it is.
+    The input is not changed.
     """
     if isinstance(graph, Data):
         data = Data.from_dict(graph.to_dict())
@@ -68,9 +68,7 @@ def _tensor(values: Any, what: str) -> Tensor:
             array = array.astype(np.int64)
         return torch.from_numpy(np.ascontiguousarray(array))
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"expected {what} as an array of numbers, got something else ({error}); convert them"
-        ) from error
+        raise DataError(f"expected {what} as an array of numbers, got other values ({error}); convert them") from error
 
 
 def _from_networkx(graph: Any, *, with_x: bool, with_y: bool) -> Data:
@@ -80,7 +78,7 @@ def _from_networkx(graph: Any, *, with_x: bool, with_y: bool) -> Data:
     edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
     weights = [w for _, _, w in graph.edges(data="weight") if w is not None]
     weight = _tensor(weights, "edge weights").double() if pairs and len(weights) == len(pairs) else None
-    if not graph.is_directed():  # an undirected edge is both directions; a loop stays one edge
+    if not graph.is_directed():  # an undirected edge counts in both directions; a self-loop stays one edge
         twin = edge_index[0] != edge_index[1]
         edge_index = torch.cat([edge_index, edge_index[:, twin].flip(0)], dim=1)
         weight = None if weight is None else torch.cat([weight, weight[twin]])

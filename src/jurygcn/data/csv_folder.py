@@ -22,7 +22,7 @@ from jurygcn.errors import DataError, excerpt
 from jurygcn.io.spreadsheet import check_header, read_rows
 
 NODES, EDGES = "nodes.csv", "edges.csv"
-BLOCK = 1 << 20  # cells that are turned into numbers at once
+BLOCK = 1 << 20  # cells that are converted to numbers at once, to bound memory
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Table:
 
 
 def read_folder(folder: Path) -> Data:
-    """Read the two tables as they are; `clean` has yet to check the graph."""
+    """Read the two tables; the caller passes the result to `clean`."""
     missing = [file for file in (EDGES, NODES) if not (folder / file).is_file()]
     if missing:
         raise DataError(f"expected {EDGES} and {NODES} in {folder}, got no {' and no '.join(missing)}; add it")
@@ -76,7 +76,7 @@ def _read_table(path: Path, text: tuple[str, ...], *, numbers: bool) -> Table:
     rows = read_rows(path, largest=None)
     first = next(rows, None)
     if first is None:
-        raise DataError(f"{path.name}: expected a CSV table in UTF-8 with a header, got nothing in it; add a header")
+        raise DataError(f"{path.name}: expected a CSV table in UTF-8 with a header, got an empty file; add a header")
     header = check_header(first[1], path.name)
     place = {name: column for column, name in enumerate(header) if name in text}
     others = [column for column, name in enumerate(header) if name not in place] if numbers else []
@@ -101,7 +101,7 @@ def _read_table(path: Path, text: tuple[str, ...], *, numbers: bool) -> Table:
 
 
 def _numbers(cells: list[str], columns: list[str], file: str, rows: int, *, gaps: bool = False) -> NDArray[np.float64]:
-    """Finite numbers from the cells of the last of ``rows`` rows, row by row; with `gaps`, an empty cell is NaN."""
+    """Convert cells, which end at row ``rows`` of the file, to finite numbers; with `gaps`, an empty cell is NaN."""
     written = np.array(cells, dtype=object)
     values = np.asarray(pd.to_numeric(written, errors="coerce"), dtype=np.float64)
     bad = ~np.isfinite(values)
@@ -117,7 +117,7 @@ def _numbers(cells: list[str], columns: list[str], file: str, rows: int, *, gaps
 
 
 def _single(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # `clean` refuses what is infinite then
+    with np.errstate(over="ignore"):  # `clean` rejects the infinities
         return values.astype(np.float32)
 
 

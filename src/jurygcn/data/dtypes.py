@@ -1,4 +1,4 @@
-"""Graphs in the types that every model takes."""
+"""Convert graphs to the dtypes that every model accepts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch_geometric.data import Data
 
 
 def ordinary(data: Data, *, dtype: torch.dtype | None = None) -> Data:
-    """The graph with edges of type int64, no inference tensors and, if ``dtype`` is given, real numbers in that type.
+    """The graph with int64 edges, no inference tensors and, if ``dtype`` is given, floating-point tensors in it.
 
-    Message passing takes edges of other integer types for masks or refuses them. A tensor made under
-    ``torch.inference_mode`` takes no part in derivatives, but its clone does. Labels and targets keep their type. The
-    caller's tensors are not changed, and the caller's graph is returned if nothing is to be done.
+    Message passing rejects edges of other integer types or reads them as masks. A tensor created under
+    ``torch.inference_mode`` has no derivatives, but its clone has. Labels and targets keep their dtype. The
+    caller's tensors are not changed. If nothing has to change, the caller's graph itself is returned.
     """
     changed: dict[str, Tensor] = {}
     for key, value in data.items():

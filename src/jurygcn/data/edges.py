@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class UndirectedEdges:
-    """The repaired edges and how many of each kind of repair was needed.
+    """The repaired edges and the number of repairs of each kind.
 
     Shapes:
         edge_index: (2, E), sorted by source then target.
@@ -35,7 +35,7 @@ class UndirectedEdges:
 
 
 def make_undirected(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[Any] | None = None) -> UndirectedEdges:
-    """Symmetrise, coalesce and sort edges whose ids are already known to be in range.
+    """Symmetrise, coalesce and sort edges; node ids must be in range.
 
     Edge (i, j) is handled as the 64-bit number i·N + j, so that coalescing is one in-place sort.
     The weight of {i, j} is the mean of the weights given for it, in either direction.

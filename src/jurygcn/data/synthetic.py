@@ -10,9 +10,9 @@ from torch_geometric.data import Data
 from jurygcn.data.edges import IntArray, sorted_unique, split_keys, transposed
 from jurygcn.errors import SettingError
 
-_CHUNK = 4_000_000  # pairs drawn at a time, so that temporary arrays stay small
-_MAX_ROUNDS = 60
-_MAX_PROPENSITY = 50.0  # no node attracts more than 50 times the mean
+_CHUNK = 4_000_000  # pairs drawn at a time, to bound memory
+_MAX_ROUNDS = 60  # of drawing pairs, before the settings count as impossible
+_MAX_PROPENSITY = 50.0  # times the mean: bounds the largest degrees
 
 
 def synthetic(
@@ -29,8 +29,8 @@ def synthetic(
     """Draw a graph with labels, features and skewed degrees.
 
     Each node v has a class, uniform over C, and a propensity t_v from a Pareto law with the given
-    exponent. An edge picks u with P(u) ∝ t_u, then, with probability `homophily`, v of the same class,
-    else of another one, again in proportion to t_v. Features are x_v ~ N(separation · g_c, I) with E|g_c|²
+    exponent. Each edge draws u with P(u) ∝ t_u, then v of the same class with probability `homophily`, else
+    of another class, again with P(v) ∝ t_v. Features are x_v ~ N(separation · g_c, I) with E|g_c|²
     = 1 for each class c.
 
     Args:
@@ -42,7 +42,7 @@ def synthetic(
             slightly in dense graphs).
         separation: how far the class means lie from the origin, in units of the noise.
         degree_exponent: exponent of the degrees' power law, above 2; larger means more even degrees.
-        seed: same seed, same graph.
+        seed: the same seed gives the same graph.
 
     Shapes:
         x: (num_nodes, num_features); edge_index: (2, num_edges); y: (num_nodes,).
@@ -71,7 +71,7 @@ def synthetic(
 
 
 class _PairSampler:
-    """Draws pairs of nodes, which are kept in blocks of one class: a class is an interval of the sums."""
+    """Draws pairs of nodes. Nodes are sorted by class, so each class is an interval of the cumulative sums."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _PairSampler:
         mass = self._mass[block]
         inside = rng.random(count) < self._homophily
         point = rng.random(count)
-        # Outside the class: a point on the line with the class's interval cut out.
+        # Outside the class: a uniform point on the line without the class's interval.
         outside = point * (self._total - mass)
         outside += np.where(outside >= self._starts[block], mass, 0.0)
         second = self._pick(np.where(inside, self._starts[block] + point * mass, outside))

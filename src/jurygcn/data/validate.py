@@ -1,4 +1,4 @@
-"""Everything that enters the library is checked and repaired here, once."""
+"""Check and repair graphs before the library uses them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def sizes(data: Data) -> Sizes:
 
 
 def clean(data: Data, *, quiet: bool = False) -> Data:
-    """Check a graph and bring it into the library's form; the input is left as it is.
+    """Check a graph and convert it to the library's form; the input is not changed.
 
-    Out comes a `Data` on the CPU with `x` float32 (N, F), `edge_index` int64 (2, E) in both directions,
-    sorted, without self-loops and duplicates, `y` and `num_classes` as told in `jurygcn.data.labels`,
-    optional `edge_weight` float32 (E,), boolean masks (N,) or (N, splits) that hold labelled nodes only, and
-    `node_names` and `class_names` as lists of different texts, one for each.
-    Repairs are announced with `DataNotice` unless `quiet`; what cannot be repaired raises `DataError`.
+    The result is a `Data` on the CPU with `x` float32 (N, F), `edge_index` int64 (2, E) in both directions,
+    sorted, without self-loops and duplicates, `y` and `num_classes` as described in `jurygcn.data.labels`,
+    optional `edge_weight` float32 (E,), boolean masks (N,) or (N, splits) of labelled nodes only, and
+    `node_names` and `class_names` as lists of unique texts.
+    Each repair issues a `DataNotice` unless `quiet`; other defects raise `DataError`.
     """
     x = _check_features(data.x if "x" in data else None)
     num_nodes = x.shape[0]
@@ -51,7 +51,7 @@ def clean(data: Data, *, quiet: bool = False) -> Data:
     for key, count in (("node_names", num_nodes), ("class_names", num_classes)):
         if data.get(key) is not None:
             out[key] = check_names(data[key], count, key)
-    if isinstance(data.get("name"), str):  # a path can hold bytes that are no text
+    if isinstance(data.get("name"), str):  # a path can hold bytes that are not valid text
         out.name = data.name.encode("utf-8", "replace").decode()
     if edges.repaired:
         _drop_edge_attributes(out, quiet=quiet)
@@ -67,9 +67,9 @@ def clean(data: Data, *, quiet: bool = False) -> Data:
 
 
 def normalize_rows(x: Tensor) -> Tensor:
-    """Scale each row to sum 1; rows of zeros stay, and signed features are returned as they are.
+    """Scale each row to sum 1; zero rows and signed features are not changed.
 
-    Deviates from PyG's NormalizeFeatures, which shifts signed features and does not scale up small rows.
+    PyG's NormalizeFeatures differs: it shifts signed features and does not scale up small rows.
     """
     if x.numel() == 0 or float(x.min()) < 0:
         return x
@@ -110,10 +110,10 @@ def _check_edges(data: Data, num_nodes: int) -> UndirectedEdges:
     if not isinstance(edge_index, Tensor):
         raise DataError(
             f"expected `edge_index` as a tensor of shape (2, E), got {type(edge_index).__name__}; "
-            "a sparse `adj_t` is converted with torch.stack(adj_t.t().coo()[:2])"
+            "convert a sparse `adj_t` with torch.stack(adj_t.t().coo()[:2])"
         )
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise DataError(f"expected `edge_index` of shape (2, E), got {tuple(edge_index.shape)}; transpose it?")
+        raise DataError(f"expected `edge_index` of shape (2, E), got {tuple(edge_index.shape)}; transpose it")
     if edge_index.is_floating_point() or edge_index.is_complex() or edge_index.dtype == torch.bool:
         raise DataError(f"expected integer node ids in `edge_index`, got {edge_index.dtype}; convert to int64")
     edge_index = edge_index.detach().cpu()
@@ -150,7 +150,9 @@ def _given_classes(data: Data) -> int | None:
         names = data.get("class_names")
         return len(names) if isinstance(names, list | tuple) else None
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-        raise DataError(f"expected num_classes as an integer of at least 0, got {excerpt(count)}; leave it out")
+        raise DataError(
+            f"expected num_classes as an integer of at least 0, got {excerpt(count)}; correct it or leave it out"
+        )
     return int(count)
 
 
@@ -162,11 +164,11 @@ def _check_masks(data: Data, *, quiet: bool) -> None:
             continue
         if not isinstance(mask, Tensor) or mask.shape[:1] != has_label.shape or mask.dim() > 2:
             got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-            raise DataError(f"expected `{name}` of shape ({has_label.numel()},), got {got}; one entry per node")
+            raise DataError(f"expected `{name}` of shape ({has_label.numel()},), got {got}; give one entry per node")
         mask = mask.detach().cpu().bool()
         allowed = has_label if mask.dim() == 1 else has_label[:, None]
         if bool((mask & ~allowed).any()) and not quiet:
-            warnings.warn(f"nodes without label were taken out of {name}", DataNotice, stacklevel=4)
+            warnings.warn(f"nodes without label were removed from {name}", DataNotice, stacklevel=4)
         data[name] = mask & allowed
 
 
@@ -180,7 +182,7 @@ def _drop_edge_attributes(data: Data, *, quiet: bool) -> None:
 
 def _announce(edges: UndirectedEdges) -> None:
     notes = [
-        (edges.one_way, "edge(s) had no reverse: read as undirected, the reverse was added"),
+        (edges.one_way, "edge(s) had no reverse: the graph is read as undirected, and the reverse was added"),
         (edges.self_loops, "self-loop(s) removed; the models add their own"),
         (edges.duplicates, "duplicate edge(s) removed"),
         (edges.uneven_weights, "edge weight(s) differed between copies of an edge: their mean is used"),

@@ -1,7 +1,7 @@
-"""Derivatives by automatic differentiation (``torch.func``) for any model; batched over many vectors.
+"""Derivatives by automatic differentiation (``torch.func``) for any model, batched over many vectors.
 
-Some models cannot be batched: they call ``torch.sparse.mm``, or decide by numbers that depend on their parameters. For
-those the same numbers come one by one from plain autograd.
+Some models cannot be batched: they call ``torch.sparse.mm``, or branch on values that depend on their parameters.
+For these, plain autograd computes the same derivatives one by one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch_geometric.data import Data
 
 from jurygcn.models.copies import in_use
 
-# How many vectors travel through the graph together: bounds memory, not the result.
+# Vectors in one batch; affects memory, not the result.
 CHUNK = 32
 
-# What torch raises for a model that it cannot batch; a warning, where the caller has made errors of warnings.
+# What torch raises for a model that it cannot batch; a Warning if the caller turns warnings into errors.
 UNBATCHED = (RuntimeError, Warning)
 
 
@@ -33,7 +33,7 @@ class Differentiable(Protocol):
         """The logits at ``nodes``, (m, C)."""
 
     def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
-        """The part of the graph that decides the outputs at ``nodes``, and their positions in it."""
+        """The part of the graph that determines the outputs at ``nodes``, and their positions in it."""
 
 
 def node_gradients(model: Differentiable, theta: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def hessian_product(model: Differentiable, theta: Tensor, block: Tensor, terms: 
 
 
 def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Tensor:
-    """A function of the parameters at b of them: (b, P) -> (..., b)."""
+    """A function of the parameters at b parameter vectors: (b, P) -> (..., b)."""
     try:
         batched: Tensor = vmap(function, out_dims=-1)(thetas)
     except UNBATCHED:
@@ -71,7 +71,7 @@ def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Ten
 def outputs_along(function: Callable[[Tensor], Tensor], theta: Tensor, directions: Tensor) -> Tensor:
     """Derivatives of a function of the parameters along k directions: (k, P) -> (k, ...)."""
     try:
-        with in_use:  # torch counts the levels of jvp for the process, not for each thread
+        with in_use:  # torch's count of nested jvp levels is global, not per thread
             along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=CHUNK)(directions)
     except UNBATCHED:
         along = torch.tensordot(directions, _rows(function, theta), dims=([1], [-1]))
@@ -100,6 +100,6 @@ def _backward_each(values: Tensor, theta: Tensor) -> Tensor:
 
 
 def _columns(function: Callable[[Tensor], Tensor], block: Tensor) -> Tensor:
-    with in_use:  # the function takes a jvp, too
+    with in_use:  # the function calls jvp
         out: Tensor = vmap(function, in_dims=1, out_dims=1, chunk_size=CHUNK)(block)
     return out.detach()

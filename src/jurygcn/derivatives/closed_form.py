@@ -1,6 +1,6 @@
 r"""Derivatives of the paper's GCN in closed form: Proposition 2 and Theorem 1, for any number of layers.
 
-Everything is computed on the training nodes' receptive field (see :class:`ReceptiveField`): layer l lives on
+Everything is computed on the training nodes' receptive field (see :class:`ReceptiveField`): layer l is defined on
 the node set :math:`V_l`, and :math:`\hat A` between two layers is the slice :math:`\hat A[V_l, V_{l-1}]`.
 Flattening follows Eqs. (16)-(17): row-major vec of each weight matrix, layer after layer.
 """
@@ -17,7 +17,7 @@ from jurygcn.models.receptive_field import ReceptiveField, side_by_side
 
 
 class ClosedForm:
-    r"""A GCN at its trained parameters, with everything its derivatives share.
+    r"""A GCN at its trained parameters, with the intermediate values that its derivatives share.
 
     Layers are counted from 1 as in the paper; index 0 of the lists is unused padding or E⁽⁰⁾.
 
@@ -94,8 +94,7 @@ class ClosedForm:
     def hessian_tensor(self, layer: int, other: int) -> Tensor:
         r"""Theorem 1's tensor :math:`\mathfrak H_{l,i}` as printed, for layers l and i.
 
-        Deviates from the paper: nothing; but as printed it lacks the Gauss-Newton term (erratum E2), so the
-        exact Hessian is this plus the GGN.
+        The printed formula lacks the Gauss-Newton term (erratum E2): the exact Hessian is this plus the GGN.
 
         Implements: Theorem 1, Eqs. (11)-(15), cases 1-5.
         Shapes: (h_{l-1}, h_l, h_{i-1}, h_i).
@@ -106,13 +105,13 @@ class ClosedForm:
         slopes = self.risk_slopes()
         if i == l:  # Case 1
             return torch.zeros(shape, dtype=self.logits.dtype, device=self.logits.device)
-        if i < l:  # Cases 2 and 3: the inner derivative travels forward to layer l - 1
+        if i < l:  # Cases 2 and 3: propagate the inner derivative forward to layer l - 1
             eye = torch.eye(columns, dtype=self.logits.dtype, device=self.logits.device)
             dE = torch.einsum("vb,vc,bd->cdvb", self.slope[i], _dense(self.AE[i]), eye).flatten(0, 1)  # Eq. (12)
             for k in range(i + 1, l):
                 dE = self.slope[k] * _propagate(self.hop(k), dE @ self.W[k])  # Eq. (13)
             H = _propagate(self.hop(l), dE).transpose(1, 2) @ slopes[l]  # Eq. (11)
-        else:  # Cases 4 and 5: the second derivative travels backward to layer l
+        else:  # Cases 4 and 5: propagate the second derivative backward to layer l
             eye = torch.eye(rows, dtype=self.logits.dtype, device=self.logits.device)
             d2 = torch.einsum("bc,vd->cdvb", eye, self.hop(i).T @ slopes[i]).flatten(0, 1)
             for k in range(i - 1, l, -1):
@@ -129,8 +128,8 @@ class ClosedForm:
     def hessian_product(self, block: Tensor) -> Tensor:
         r"""Theorem 1's flattened Hessian times k vectors, without forming it.
 
-        The tensors of cases 2-3 contracted with a direction are one forward sweep, those of cases 4-5 one
-        backward sweep: linear cost in the graph and in k.
+        Cases 2-3 contracted with a direction are one forward sweep, cases 4-5 one backward sweep. The cost is linear
+        in the size of the graph and in k.
 
         Implements: Theorem 1, Eqs. (11)-(15), (17).
         Shapes: (P, k) -> (P, k).
@@ -158,9 +157,9 @@ class ClosedForm:
         return torch.cat([piece.flatten(1) for piece in out], dim=1).T
 
     def hessian_matrix(self) -> Tensor:
-        """Theorem 1's flattened Hessian, (P, P), without computing the many columns of the first layer.
+        """Theorem 1's flattened Hessian, (P, P).
 
-        It is symmetric, and zero within a layer (case 1).
+        It is symmetric, and zero within a layer (case 1), so the many columns of the first layer are not computed.
         """
         first, P = self.W[1].numel(), sum(W.numel() for W in self.W[1:])
         H = torch.zeros(P, P, dtype=self.logits.dtype, device=self.logits.device)

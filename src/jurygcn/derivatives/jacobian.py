@@ -1,7 +1,7 @@
-r"""The Jacobian J of the training nodes' logits: never needed dense where it has structure.
+r"""The Jacobian J of the training nodes' logits, dense or structured.
 
-Everything the Gauss-Newton matrix and the jurors ask of J goes through four products, so that a two-layer GCN's
-Jacobian (its first layer factorises over hidden units) costs no C in memory or time.
+The Gauss-Newton matrix and the jurors use J only through the products of :class:`Jacobian`. The first layer of a
+two-layer GCN factorises over hidden units, so its cost does not grow with C.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from jurygcn.derivatives.closed_form import ClosedForm
 from jurygcn.graph.sparse import SparseMatrix
 
-# numbers in a temporary array, at most
-BETWEEN = 20_000_000
+# The most numbers in a temporary array.
+TEMPORARY_NUMBERS = 20_000_000
 
 
 class Jacobian(Protocol):
@@ -48,7 +48,7 @@ class Jacobian(Protocol):
         """The same in another precision."""
 
     def subset(self, terms: Tensor) -> Jacobian:
-        """The same for some of the nodes."""
+        """The Jacobian of some of the nodes."""
 
 
 class DenseJacobian:
@@ -143,7 +143,7 @@ class TwoLayerJacobian:
         return _assemble(inner, self.AE, self.W2, scale2)
 
     def curvature(self, root: Tensor) -> Tensor:
-        r"""Sum of J_i^T L_i L_i^T J_i, block by block: the first layer's blocks know no C.
+        r"""Sum of J_i^T L_i L_i^T J_i, block by block; the first layer's blocks do not depend on C.
 
         With :math:`S = L L^T`: block (q, q') of the first layer is
         :math:`\sum_i (W_2 S_i W_2^T)_{qq'} T_{qi}^T T_{q'i}`; the last layer's is
@@ -185,7 +185,7 @@ class TwoLayerJacobian:
         half = W2.transpose(1, 2) @ mixed
         out += half + half.transpose(1, 2)
         corner = matrix[P1:, P1:].reshape(h, C * h * C)
-        for nodes in torch.arange(n, device=out.device).split(max(1, BETWEEN // corner.shape[1])):
+        for nodes in torch.arange(n, device=out.device).split(max(1, TEMPORARY_NUMBERS // corner.shape[1])):
             last = (self.AE[nodes] @ corner).view(-1, C, h, C)
             out[nodes] += (last * self.AE[nodes, None, :, None]).sum(dim=2)
         return out
@@ -200,10 +200,10 @@ class TwoLayerJacobian:
 
 
 class RowSpaceJacobian:
-    r"""The Jacobian of a two-layer GCN in the space of the few rows of :math:`\hat A X` that training nodes reach.
+    r"""The Jacobian of a two-layer GCN in the span of the R rows of :math:`\hat A X` that training nodes reach.
 
-    Every first-layer direction is a combination of those R rows, so T of :class:`TwoLayerJacobian` need not be
-    formed: :math:`T_{qi} = \sum_v M_{(q,i),v} (\hat A X)_v` with the sparse mask-weighted adjacency M. Worth it
+    Every first-layer direction is a combination of those rows, so T of :class:`TwoLayerJacobian` is not formed:
+    :math:`T_{qi} = \sum_v M_{(q,i),v} (\hat A X)_v` with the sparse mask-weighted adjacency M. This is cheaper
     when R is below the number of features.
 
     Shapes: M (h n, R) sparse; AX (R, F) sparse or dense; AE (n, h), W2 (h, C); P = F h + h C.
@@ -285,7 +285,7 @@ class RowSpaceJacobian:
 
 
 def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
-    """Both layers' share of the Gram matrix from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
+    """The Gram matrix of both layers from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
     (h, n, _), C = inner.shape, W2.shape[1]
     pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
     first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)

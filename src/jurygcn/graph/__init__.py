@@ -1,1 +1,1 @@
-"""The graph as matrices: sparse products, their cache, and walks along edges."""
+"""Sparse products with a graph's matrices, their cache, and neighbourhoods."""

@@ -1,4 +1,4 @@
-"""Which part of a graph can reach a set of nodes, for any message-passing model."""
+"""The part of a graph that influences a set of nodes, for any message-passing model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import k_hop_subgraph
 
-# edges whose messages are held at once
+# Edges that are processed at once, to bound memory.
 EDGES = 20_000_000
 
 
 def num_hops(model: nn.Module) -> int:
-    """How far messages travel: one hop per message-passing module, K for those that iterate (APPNP, SGConv)."""
+    """The number of hops that messages travel: 1 per message-passing module, K for APPNP, SGConv and the like."""
     hops = 0
     for module in model.modules():
         if isinstance(module, MessagePassing):
@@ -26,7 +26,7 @@ def num_hops(model: nn.Module) -> int:
 def local_graph(data: Data, nodes: Tensor, hops: int) -> tuple[Data, Tensor]:
     """The subgraph within ``hops`` + 1 of ``nodes`` and the nodes' positions in it.
 
-    One hop more than messages travel, so that every node whose message counts keeps its full degree.
+    One hop more than messages travel, so that every node that sends a message keeps its full degree.
     """
     kept, edge_index, positions, edge_mask = k_hop_subgraph(
         nodes.to(data.edge_index.device),
@@ -56,7 +56,7 @@ def other_source_within(edge_index: Tensor, sources: Tensor, num_nodes: int, hop
             break
         next_low, next_high, reached = low.clone(), high.clone(), high >= 0
         for senders, receivers in edge_index.long().split(EDGES, dim=1):
-            active = reached[senders].nonzero().squeeze(1)  # a node that no source reaches passes none on
+            active = reached[senders].nonzero().squeeze(1)  # other nodes have no source to pass on
             sender, receiver = senders[active], receivers[active]
             next_low.scatter_reduce_(0, receiver, low[sender], "amin")
             next_high.scatter_reduce_(0, receiver, high[sender], "amax")

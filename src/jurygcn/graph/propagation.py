@@ -1,6 +1,6 @@
-"""Products of a graph that many computations share: Â, ÂX and averages over neighbourhoods.
+"""Matrices that many computations on a graph share: Â, ÂX and averages over neighbourhoods.
 
-They are cached per graph. The cache belongs to a checksum of the graph's contents, so that no edit is missed.
+They are cached per graph, with a checksum of the graph's contents, so that every edit is noticed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from jurygcn.data.checked_input import check_graph
 from jurygcn.data.contents import Contents, check_same, contents
 from jurygcn.graph.sparse import SparseMatrix
 
-# Below this share of non-zeros a sparse product beats a dense one on CPUs.
+# Below this share of non-zeros, a sparse product is faster than a dense one on CPUs.
 SPARSE_DENSITY = 0.25
 
 
 def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matrix:
     r"""Renormalised adjacency :math:`\hat A = \tilde D^{-1/2}(A + I)\tilde D^{-1/2}` of ``data``.
 
-    Shapes: (N, N) sparse; row v holds what node v receives.
+    Shapes: (N, N) sparse; row v holds the weights of the messages to node v.
     """
     num_nodes = int(data.num_nodes)
     source, target = data.edge_index.cpu().numpy()
@@ -37,7 +37,7 @@ def normalized_adjacency(data: Data, *, dtype: Any = np.float32) -> sp.csr_matri
         np.ones(len(source), dtype=dtype) if weight is None else weight.detach().cpu().double().numpy().astype(dtype)
     )
     self_weight = np.ones(num_nodes, dtype=dtype)
-    if loops.any():  # a given self-loop replaces the added one, as in PyG
+    if loops.any():  # an existing self-loop replaces the added one, as in PyG
         self_weight[source[loops]] = values[loops]
     carrying = ~loops & (values != 0)  # an edge of weight 0 carries no message
     nodes = np.arange(num_nodes)
@@ -92,13 +92,13 @@ class Propagation:
 
 @dataclass(frozen=True, eq=False)
 class GraphCache:
-    """What is cached for one graph.
+    """The cached values of one graph.
 
     Attributes:
         contents: the checksums of the graph that the cache belongs to.
         propagation: its products.
-        whole: receptive fields of all nodes, by the settings of the model; they do not refer back to this object, so
-            that all memory is freed when the graph is.
+        whole: receptive fields of all nodes, keyed by the model's settings; they hold no reference to this object, so
+            that all memory is freed with the graph.
     """
 
     contents: Contents
@@ -111,7 +111,7 @@ _caches: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def graph_cache(data: Data) -> GraphCache:
-    """The cache of ``data``; computed again where features, edges or weights have changed."""
+    """The cache of ``data``; recomputed if features, edges or weights have changed."""
     data = check_graph(data)
     found: GraphCache | None = _caches.get(data.edge_index)
     if found is None or found.contents != contents(data):

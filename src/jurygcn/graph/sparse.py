@@ -1,4 +1,4 @@
-"""Constant sparse matrices that multiply dense blocks, as fast as a CPU can and also under autograd."""
+"""Constant sparse matrices times dense blocks, fast on CPUs and differentiable."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.nn import functional
 
 
 def index_type(matrix: sp.csr_matrix) -> type[np.signedinteger[Any]]:
-    """Int32 where it suffices: the library below takes such indices as they are and copies longer ones."""
+    """Int32 where it suffices: the sparse kernels use int32 indices directly and copy longer ones."""
     return np.int32 if max(matrix.nnz, *matrix.shape) < 2**31 else np.int64
 
 
 def can_sum_rows(values: Tensor) -> bool:
-    """Whether :func:`sum_rows` is there for these entries."""
+    """Whether :func:`sum_rows` supports these entries."""
     return values.dtype == torch.float32 and values.device.type == "cpu" and len(values) > 0
 
 
 def sum_rows(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """A sparse product in CSR form as weighted sums of rows of the dense factor.
+    """A CSR matrix times a dense one, as weighted sums of the dense matrix's rows.
 
-    The kernel that embedding tables have for that is about twice as fast on a CPU as the general sparse product.
+    The kernel of embedding bags is about twice as fast on a CPU as the general sparse product.
     """
     return functional.embedding_bag(
         columns, dense.contiguous(), starts, mode="sum", per_sample_weights=values, include_last_offset=True
@@ -62,7 +62,7 @@ class SparseMatrix:
                 torch.from_numpy(matrix.indices.astype(index, copy=False)),
                 torch.from_numpy(matrix.data).to(dtype),
                 size=matrix.shape,
-                check_invariants=False,  # SciPy made it: it is well formed
+                check_invariants=False,  # SciPy matrices are well formed
             ).to(device)
         self._transpose: SparseMatrix | None = None
 
@@ -82,11 +82,11 @@ class SparseMatrix:
         return self.product(dense)
 
     def product(self, dense: Tensor) -> Tensor:
-        """The product as it is, without a backward pass."""
+        """The product, not differentiable."""
         values = self.csr.values()
         if can_sum_rows(values):
             return sum_rows(self.csr.crow_indices(), self.csr.col_indices(), values, dense)
-        # torch's own product first fills and copies a result: writing into one of ours saves both passes
+        # writing into an existing tensor saves torch one pass to fill and one to copy the result
         product = torch.empty(self.shape[0], dense.shape[1], dtype=self.dtype, device=self.device)
         return torch.addmm(product, self.csr, dense, beta=0.0, out=product)
 

@@ -1,1 +1,1 @@
-"""Files: written whole, read within bounds, recognised by a digest."""
+"""Files: written atomically, read within size limits, verified by a digest."""

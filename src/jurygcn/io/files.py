@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever reads half of one, and reading JSON that may be anything."""
+"""Atomic writing of files, and reading of text and JSON from untrusted files."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from jurygcn.errors import SettingError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where what a killed process leaves behind stays there
+except ImportError:  # Windows: temporary files of killed processes are not removed there
     fcntl = None  # type: ignore[assignment]
 
-LARGEST_TEXT = 256 << 20  # bytes; as Python's objects they take some twenty times as much
-FRESH = 60.0  # seconds in which a temporary file is left alone: its writer may not have locked it yet
+LARGEST_TEXT = 256 << 20  # bytes; the parsed Python objects take about twenty times as much memory
+FRESH = 60.0  # seconds during which a temporary file is kept: its writer may not have locked it yet
 PATIENCE = 60.0  # seconds to wait for another process that changes the same file
-_TOKEN = re.compile(r"[0-9a-f]{32}")  # with our name before it, the mark of a temporary file of ours
+_TOKEN = re.compile(r"[0-9a-f]{32}")  # the random part of a temporary file's name
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes ``path``'s place only when the block succeeds.
+    """Yield a temporary path in the same folder; it replaces ``path`` when the block succeeds.
 
-    A symbolic link stays one: the file that it points to is replaced. A file that is there already keeps its mode and,
-    where the system allows it, its owner. What writers of the same file left behind when they were killed is removed.
+    A symbolic link stays a link: its target is replaced. An existing file keeps its mode and, where the system allows
+    it, its owner. Temporary files of killed writers of the same file are removed.
     """
     path = _followed(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,10 +42,10 @@ def replacing(path: Path) -> Iterator[Path]:
     prefix = _prefix(path)
     _remove_abandoned(path, prefix)
     temporary = path.with_name(f"{prefix}{secrets.token_hex(16)}{_suffix(path)}")
-    # the system takes the umask off a new file's mode; the umask itself cannot be read without changing it
+    # the system applies the umask to a new file's mode; Python cannot read the umask without changing it
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
     try:
-        _lock(handle)  # until the file is in place or this process ends, however it ends
+        _lock(handle)  # held until the file is in place or this process ends
         yield temporary
         if old is not None:
             _keep_access(temporary, old)
@@ -58,15 +58,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def changing(path: Path, *, patience: float = PATIENCE) -> Iterator[None]:
-    """Let one process at a time read ``path``, change it and write it; the others wait, or are refused in the end.
+    """Hold a lock while this process reads, changes and writes ``path``; others wait up to ``patience`` seconds.
 
-    The lock is a file beside it, which is removed at the end; one that a killed process left behind holds nobody up.
+    The lock is a file in the same folder, removed at the end. The lock file of a killed process does not block others.
     """
     path = _followed(path)
     made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     lock = path.with_name(f"{_prefix(path)}lock")
     refusal = SettingError(
-        f"expected to be alone in changing {path.name}, got another process at it; start again when it has ended"
+        f"expected no other process to change {path.name}, got one that does; start again when it has ended"
     )
     if fcntl is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,15 +85,15 @@ def changing(path: Path, *, patience: float = PATIENCE) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            lock.unlink()  # while it is locked: whoever waits for it then finds that it is gone, and makes a new one
+            lock.unlink()  # while locked: a waiting process then sees that it is gone and creates a new one
         os.close(handle)
-        with suppress(OSError):  # folders made for nothing go again, the innermost first
+        with suppress(OSError):  # remove the folders created above if they are empty, innermost first
             for folder in made:
                 folder.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one piece."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -101,35 +101,36 @@ def write_text(path: Path, text: str) -> None:
 def open_text(
     path: Path, *, encoding: str = "utf-8-sig", errors: str = "strict", largest: int | None = LARGEST_TEXT
 ) -> TextIO:
-    """Open a file that the user named, for reading with its line ends as they are.
+    """Open a file that the user named for reading, with line ends unchanged.
 
-    A folder, a device, a pipe or a file of more than ``largest`` bytes is an OSError: they could block, or never end.
+    A folder, a device, a pipe or a file of more than ``largest`` bytes raises OSError: reading could block or never
+    end.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
         raise OSError(errno.EINVAL, f"{what} instead of a file", str(path))
     if largest is not None and status.st_size > largest:
-        size = f"{status.st_size / 2**20:,.0f} MiB, over the {largest >> 20} MiB that are read"
+        size = f"{status.st_size / 2**20:,.0f} MiB, over the limit of {largest >> 20} MiB"
         raise OSError(errno.EFBIG, f"a file of {size}", str(path))
     return path.open(newline="", encoding=encoding, errors=errors)
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; whatever is not JSON, or nested beyond reason, is a ValueError."""
+    """The content of a JSON file; raise ValueError if it is not JSON or nested too deeply."""
     try:
         with open_text(path, encoding="utf-8") as file:
             return json.load(file, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("lists within lists without end") from None
+        raise ValueError("lists nested too deeply") from None
 
 
 def _no_constant(word: str) -> None:
-    raise ValueError(f"{word}, which JSON does not have")
+    raise ValueError(f"{word}, which is not valid JSON")
 
 
 def _followed(path: Path) -> Path:
-    """The file that a symbolic link leads to; any other path as it is."""
+    """The target of a symbolic link; any other path unchanged."""
     if not path.is_symlink():
         return path
     end = Path(os.path.realpath(path))
@@ -139,7 +140,7 @@ def _followed(path: Path) -> Path:
 
 
 def _regular(path: Path) -> os.stat_result | None:
-    """What is known of the file at ``path``; None if there is none. A device or a pipe is not to be replaced."""
+    """The status of the file at ``path``, or None if there is none; a folder, device or pipe raises OSError."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -151,17 +152,17 @@ def _regular(path: Path) -> os.stat_result | None:
 
 
 def _prefix(path: Path) -> str:
-    """How the names of our temporary files for ``path`` begin; long names are cut, for the system has a limit."""
+    """The prefix of our temporary files for ``path``; cut to 150 bytes, because file names have a length limit."""
     return f".{os.fsdecode(os.fsencode(path.name)[:150])}.jurygcn-"
 
 
 def _suffix(path: Path) -> str:
-    """How they end: like ``path``, for some writers choose a format by it."""
+    """The suffix of our temporary files: that of ``path``, because some writers choose the format by it."""
     return path.suffix if len(path.suffix) < 16 else ""
 
 
 def _keep_access(temporary: Path, old: os.stat_result) -> None:
-    """Give the new file the mode and owner of the old one; if the group cannot be kept, it gets no more than others."""
+    """Give the new file the old one's mode and owner; if the group cannot be set, it gets the rights of others."""
     mode = stat.S_IMODE(old.st_mode) & 0o777
     made = temporary.stat()
     if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid) and hasattr(os, "chown"):
@@ -176,16 +177,16 @@ def _keep_access(temporary: Path, old: os.stat_result) -> None:
 
 
 def _taken(lock: Path) -> int | None:
-    """The open lock file, if it is now this process's own; None if somebody else has it."""
+    """Open and lock the lock file; None if another process holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         with suppress(OSError):
-            os.fchmod(handle, 0o666)  # it is empty, and another user of the same folder must be able to lock it
+            os.fchmod(handle, 0o666)  # other users of the folder must be able to lock it, and it is empty
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(handle), lock.stat()):
             return handle
-    except (BlockingIOError, FileNotFoundError):  # somebody has it, or has just removed it
+    except (BlockingIOError, FileNotFoundError):  # another process holds it, or has just removed it
         pass
     except BaseException:
         os.close(handle)
@@ -195,18 +196,18 @@ def _taken(lock: Path) -> int | None:
 
 
 def _lock(handle: int) -> bool:
-    """Whether the open file is now this process's own."""
+    """Lock the open file; False if that fails."""
     if fcntl is None:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody else's, or a file system without locks
+    except OSError:  # locked by another process, or a file system without locks
         return False
     return True
 
 
 def _remove_abandoned(path: Path, prefix: str) -> None:
-    """Remove our temporary files whose writer is gone: nobody has them locked, and they are not fresh."""
+    """Remove temporary files whose writer was killed: they are unlocked and older than FRESH seconds."""
     for left in path.parent.iterdir():
         token = left.name.removeprefix(prefix).removesuffix(_suffix(path))
         if not left.name.startswith(prefix) or not _TOKEN.fullmatch(token):

@@ -1,6 +1,6 @@
-"""One digest for all that must be recognised again: tensors, models, settings, and what a file says of itself.
+"""Digests of tensors, models, settings and files.
 
-Every value is written as its kind, its length and its content, so no two different values give the same bytes.
+Every value is encoded as its kind, its length and its content, so different values never give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-SEAL = "digest"  # the entry of a document that holds the digest of all others
+SEAL = "digest"  # the entry of a document that holds the digest of all other entries
 
-_PARTS = {  # what a sparse tensor consists of
+_PARTS = {  # the methods that return the parts of a sparse tensor
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
@@ -30,10 +30,10 @@ _PARTS = {  # what a sparse tensor consists of
 
 
 def fingerprint(*values: Any) -> str:
-    """A short name (32 hexadecimal digits) for these values and no others.
+    """A SHA-256 digest of the values, cut to 32 hexadecimal digits.
 
-    Tensors and arrays count by dtype, shape and numbers, wherever and however they lie in memory; mappings by their
-    sorted keys; lists and tuples are the same. What is none of these is refused: its content cannot be told.
+    Tensors and arrays count by dtype, shape and numbers, independent of device and memory layout; mappings count in
+    sorted order; lists and tuples are equal. Other types raise TypeError.
     """
     digest = hashlib.sha256()
     for value in values:
@@ -43,9 +43,9 @@ def fingerprint(*values: Any) -> str:
 
 
 def checksum(*values: Any) -> bytes:
-    """128 bits that tell the same values apart at the speed of memory: for this process, not for files.
+    """A fast 128-bit checksum of the values, for use within this process, not for files.
 
-    Chance does not give two values the same checksum; somebody who wants to can.
+    Accidental collisions are negligible, but the hash is not cryptographic: collisions can be constructed.
     """
     found = xxhash.xxh3_128()
     for value in values:
@@ -55,27 +55,27 @@ def checksum(*values: Any) -> bytes:
 
 
 def architecture(model: nn.Module) -> list[tuple[str, str]]:
-    """What a model is made of: the name and kind of each of its modules."""
+    """The name and type of each of a model's modules."""
     return [(name, type(module).__qualname__) for name, module in model.named_modules()]
 
 
 def state(model: nn.Module) -> dict[str, tuple[Tensor, bool]]:
-    """All parameters and buffers of a model by name, each with whether it is trained."""
+    """All parameters and buffers of a model by name, each with its ``requires_grad``."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: (tensor, tensor.requires_grad) for name, tensor in tensors}
 
 
 def sealed(content: Mapping[str, Any], *others: Any) -> dict[str, Any]:
-    """Plain values as they are read back from JSON, with a digest of them and of what lies beside them."""
+    """The content as JSON reads it back, with a digest of it and of ``others``."""
     plain = json.loads(json.dumps(content))
     return {**plain, SEAL: _seal(plain, others)}
 
 
 def unsealed(document: Any, *others: Any) -> dict[str, Any]:
-    """The content of a sealed document; a ValueError if anything was changed since."""
+    """The content of a sealed document; raise ValueError if it or ``others`` do not match the digest."""
     content = dict(document)
     if content.pop(SEAL, None) != _seal(content, others):
-        raise ValueError("its content is not what its digest says, so it was altered or damaged")
+        raise ValueError("its content does not match its digest, so it was altered or damaged")
     return content
 
 
@@ -151,7 +151,7 @@ def _of_array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
         raise TypeError(f"expected an array of numbers or text, got dtype {array.dtype}")
     dtype = array.dtype.newbyteorder("<")
     little = np.ascontiguousarray(array, dtype=dtype).reshape(-1)
-    name = dtype.name if dtype.kind in "biufc" else str(dtype)  # as torch calls it, if torch knows it
+    name = dtype.name if dtype.kind in "biufc" else str(dtype)  # torch's name, where torch has the dtype
     yield from _numbers(name, array.shape, np.frombuffer(little.tobytes(), dtype=np.uint8))
 
 

@@ -1,7 +1,7 @@
-"""CSV files: rows read with care, and text cells that no spreadsheet takes for formulas, read back as they were.
+"""Read CSV files, and write text cells so that spreadsheets do not run them as formulas.
 
-A cell of text that begins like a formula gets an apostrophe in front; so does one that begins with apostrophes and then
-like a formula, which makes the rule reversible. Numbers are written as they are.
+A text cell that begins like a formula, with or without apostrophes in front, gets one more apostrophe in front. This
+can be undone exactly. Numbers are written unchanged.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ from typing import Any
 from jurygcn.errors import DataError, excerpt
 from jurygcn.io.files import LARGEST_TEXT, open_text
 
-# = + - @ begin formulas, also in their full-width forms; tabs and line ends are skipped by some programs before them
+# = + - @ and their full-width forms begin formulas; some programs skip tabs and line ends in front of them
 _FORMULA = "=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20"
 _RISKY, _QUOTED = re.compile(f"'*[{_FORMULA}]"), re.compile(f"'+[{_FORMULA}]")
 
 
 def quoted(cell: Any) -> Any:
-    """The cell as it is written: text that could be a formula with an apostrophe in front, all else unchanged."""
+    """The cell to write: text that could be a formula gets an apostrophe in front, all else is unchanged."""
     return f"'{cell}" if isinstance(cell, str) and _RISKY.match(cell) else cell
 
 
 def unquoted(text: str) -> str:
-    """The text that was written as this cell."""
+    """Undo :func:`quoted`."""
     return text[1:] if _QUOTED.match(text) else text
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Rows as CSV text.
 
-    Python's writer puts a cell into quotation marks for a carriage return only if that ends its lines too; otherwise
-    the rest of the cell would begin a row of its own.
+    The writer ends lines with a carriage return, because only then does it quote cells that contain one.
     """
     text = []
     for row in (columns, *rows):
@@ -47,21 +46,21 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def read_rows(path: Path, *, largest: int | None = LARGEST_TEXT) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells of the rows of a CSV file that are not empty; a file that is no CSV is a DataError."""
+    """Line numbers and cells of the non-empty rows of a CSV file; raise DataError if it is not CSV in UTF-8."""
     try:
         with open_text(path, largest=largest) as file:
-            rows = csv.reader(file, strict=True)  # otherwise a quotation mark without its twin swallows rows
+            rows = csv.reader(file, strict=True)  # otherwise an unclosed quotation mark would swallow rows
             for row in rows:
                 if row:
                     yield rows.line_num, row
     except csv.Error as error:
-        raise DataError(f"{path.name}: expected a CSV table, got {error}; save it anew") from error
+        raise DataError(f"{path.name}: expected a CSV table, got {error}; save it again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name}: expected CSV text in UTF-8, got other bytes; save it as CSV in UTF-8") from error
 
 
 def check_header(header: Sequence[str], file: str) -> list[str]:
-    """The names of the columns, if each has one of its own."""
+    """The names of the columns; raise DataError unless they are unique and non-empty."""
     names = [cell.strip() for cell in header]
     repeated = [name for name, count in Counter(names).items() if count > 1 and name]
     if repeated or "" in names:

@@ -1,4 +1,4 @@
-"""Linear algebra on torch tensors: symmetric operators, solvers of A X = B. Knows no graphs and no models."""
+"""Linear algebra on torch tensors: symmetric operators and solvers of A X = B, independent of graphs and models."""
 
 from .cg import CG
 from .choose import SOLVERS, Choice, choose

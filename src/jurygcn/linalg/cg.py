@@ -16,9 +16,9 @@ from .solution import Prepared, Solution, require_finite
 
 @dataclass(frozen=True)
 class CG:
-    """Conjugate gradients on a positive definite A; the error in the A-norm shrinks by (√κ−1)/(√κ+1) a step.
+    """Conjugate gradients on a positive definite A; each step reduces the A-norm error by (√κ−1)/(√κ+1).
 
-    Every column has its own step lengths; one that is done leaves the block.
+    Every column has its own step lengths; a converged column leaves the block.
 
     Args:
         tolerance: the relative residual ‖A x − b‖ / ‖b‖ that every column must reach.
@@ -33,7 +33,7 @@ class CG:
         check_settings(self.tolerance, self.max_iterations)
 
     def prepare(self, operator: Operator) -> PreparedCG:
-        """Nothing to do ahead: whether the operator is definite shows in the directions that are searched."""
+        """No preparation; `solve` checks in each search direction that the operator is positive definite."""
         return PreparedCG(operator, self)
 
 
@@ -86,12 +86,12 @@ def sweep(operator: Operator, defect: Tensor, target: float, budget: int) -> tup
 
 
 def _require_positive(curvature: Tensor, p: Tensor, q: Tensor) -> None:
-    """Refuse pᵀAp ≤ 0 up to rounding; with condition number κ, pᵀAp / (‖p‖ ‖Ap‖) is at least about 2/√κ."""
+    """Raise SolverError if pᵀAp ≤ 0 up to rounding; with condition number κ, pᵀAp / (‖p‖ ‖Ap‖) ≥ about 2/√κ."""
     floor = torch.finfo(p.dtype).eps * p.norm(dim=0) * q.norm(dim=0)
     if bool((curvature > floor).all()):
         return
     require_finite(q, "products with the operator")
     raise SolverError(
-        f"cg needs a positive definite operator, but pᵀAp = {float(curvature.min()):.1e} in one direction: "
-        'the operator is indefinite or singular; use curvature="ggn", add damping, or use solver="minres"'
+        f"cg expected a positive definite operator, got pᵀAp = {float(curvature.min()):.1e} in one direction; "
+        'use curvature="ggn", add damping, or use solver="minres"'
     )

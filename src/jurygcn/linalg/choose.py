@@ -25,7 +25,7 @@ MAX_DIRECT_SIZE = 12_000  # the P × P matrix and its factor: 2.3 GB in float64
 
 @dataclass(frozen=True)
 class Choice:
-    """A solver with the reason it was taken, in words; prepares as the solver does."""
+    """A solver and the reason for choosing it."""
 
     solver: Solver
     reason: str
@@ -43,19 +43,19 @@ class Choice:
 def choose(solver: str | Solver, operator: Operator) -> Choice:
     """The solver of that name with its default settings, the given solver, or the best one for "auto".
 
-    "auto" takes dual when the operator is low-rank with a positive diagonal and has no more rows than
-    parameters; else direct while the matrix is small; else cg when it is known to be definite; else minres.
+    "auto" chooses dual if the operator is low-rank with a positive diagonal and has no more rows than
+    parameters; else direct if the matrix is small; else cg if the operator is known to be definite; else minres.
 
     Raises:
         SettingError: the name is unknown.
     """
     if not isinstance(solver, str) and hasattr(solver, "prepare"):
-        return Choice(solver, f"{solver.name} was given")
+        return Choice(solver, f"{solver.name} was passed")
     if solver == "auto":
         return _automatic(operator)
     if not isinstance(solver, str) or solver not in SOLVERS:
-        raise SettingError(f"expected solver to be one of {', '.join(['auto', *SOLVERS])}, got {solver!r}")
-    return Choice(SOLVERS[solver](), f"{solver} was asked for")
+        raise SettingError(f"expected solver to be one of {', '.join(['auto', *SOLVERS])}, got {solver!r}; choose one")
+    return Choice(SOLVERS[solver](), f"{solver} was chosen")
 
 
 def _automatic(operator: Operator) -> Choice:

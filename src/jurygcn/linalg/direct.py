@@ -13,8 +13,8 @@ from .operator import Operator
 from .solution import Prepared, Solution, require, require_finite, solve_and_refine
 from .spectrum import condition_number
 
-# Below this, what an explicit inverse leaves of I − M_ii has lost too many digits.
-CANCELLING = 1e-3
+# Eigenvalues of I − M_ii below this have lost too many digits if they come from the explicit inverse.
+CANCELLATION = 1e-3
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Direct:
     """A = L Lᵀ (Cholesky), or P A = L U when A is not positive definite; P³/3 or 2P³/3 operations, once.
 
     Args:
-        tolerance: the largest relative residual that is accepted; in float64 a good system leaves 1e-12.
+        tolerance: the largest accepted relative residual; a well-conditioned system in float64 reaches 1e-12.
     """
 
     tolerance: float = 1e-6
@@ -35,16 +35,16 @@ class Direct:
         """Factorise.
 
         Raises:
-            SolverError: the matrix is singular to working precision: its condition number, by estimate, is
-                above 1 / (P eps).
+            SolverError: the matrix is singular to working precision: its estimated condition number is above
+                1 / (P eps).
         """
         matrix = require_finite(operator.to_dense(), "the operator")
         factors = _factorise(matrix)
         condition = condition_number(matrix, factors.solve) if factors else float("inf")
         if factors is None or not condition * operator.size * torch.finfo(operator.dtype).eps < 1:
             raise SolverError(
-                f"direct cannot solve a singular system (size {operator.size}, condition number about "
-                f"{condition:.1e}): add damping or weight decay"
+                f"direct expected a regular system, got a singular one (size {operator.size}, condition number about "
+                f"{condition:.1e}); add damping or weight decay"
             )
         return PreparedDirect(operator, factors, condition, self.tolerance)
 
@@ -100,9 +100,9 @@ class PreparedDirect(Prepared):
         )
 
     def retention(self) -> Tensor:
-        """By one product with the inverse; by solves, which are refined, where that loses too many digits."""
+        """I − M_ii by one product with the inverse, or by refined solves where that loses too many digits."""
         leverage = self.factor.congruences(self.factors.inverse())
         retention = torch.eye(leverage.shape[1], dtype=leverage.dtype, device=leverage.device) - leverage
-        if float(torch.linalg.eigvalsh(retention)[:, 0].min()) > CANCELLING:
+        if float(torch.linalg.eigvalsh(retention)[:, 0].min()) > CANCELLATION:
             return retention
         return super().retention()

@@ -1,4 +1,4 @@
-"""The dual solver: a low-rank operator is inverted in the space of its few rows."""
+"""The dual solver: inverts a low-rank operator in the space of its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import SolverError
 from .operator import LowRankOperator, Operator
 from .solution import Prepared, Solution, largest_norm, require, require_finite, solve_and_refine
 
-# A term's solution may be this inexact, relative to its length, before it is computed in the operator's precision.
+# The largest relative error of a term's solution in low precision; above it, the operator's precision is used.
 INEXACT = 1e-4
 
 
@@ -26,7 +26,7 @@ class Dual:
     Only I + K is factorised, k³/3 operations. Needs every dᵢ > 0.
 
     Args:
-        tolerance: the largest relative residual that is accepted.
+        tolerance: the largest accepted relative residual.
     """
 
     tolerance: float = 1e-6
@@ -44,25 +44,25 @@ class Dual:
         """
         if not isinstance(operator, LowRankOperator):
             raise SolverError(
-                'dual needs an operator of the form diag + UᵀU, such as curvature="ggn": '
-                'use that, or solver="direct", "cg" or "minres"'
+                'dual expected an operator of the form diag + UᵀU, got another; use curvature="ggn", or '
+                'solver="direct", "cg" or "minres"'
             )
         diagonal = require_finite(operator.diagonal, "the diagonal of the operator")
         if not bool((diagonal > 0).all()):
             raise SolverError(
-                "dual divides by the weight decay, which must be positive for every parameter, but its least "
-                f'value is {float(diagonal.min()):g}: raise it, add damping, or use solver="direct" or "cg"'
+                "dual expected a positive weight decay for every parameter, got one of "
+                f'{float(diagonal.min()):g}; raise it, add damping, or use solver="direct" or "cg"'
             )
         inverse_diagonal = require_finite(diagonal.reciprocal(), "the reciprocals of the diagonal")
         capacitance = require_finite(operator.factor.gram(inverse_diagonal), "the rows of the operator")
         capacitance.diagonal().add_(1.0)
         cholesky, failed = torch.linalg.cholesky_ex(capacitance)
-        norm = largest_norm(capacitance, order=1)  # no eigenvalue of I + K is below 1: this bounds its condition
+        norm = largest_norm(capacitance, order=1)  # bounds the condition number: eigenvalues of I + K are >= 1
         condition = norm * float(diagonal.max() / diagonal.min())
         if failed or not norm * operator.factor.rows * torch.finfo(operator.dtype).eps < 1:
             raise SolverError(
-                f"dual cannot solve a system that is singular to working precision (condition number about "
-                f"{condition:.1e}): add damping or weight decay"
+                "dual expected a regular system, got one that is singular to working precision (condition number about "
+                f"{condition:.1e}); add damping or weight decay"
             )
         return PreparedDual(operator, inverse_diagonal, cholesky, condition, self.tolerance)
 
@@ -81,7 +81,7 @@ class PreparedDual(Prepared):
         tolerance: the largest relative residual that is accepted.
     """
 
-    least_retention: ClassVar[float] = 0.0  # a block of an inverse, no difference: positive as computed
+    least_retention: ClassVar[float] = 0.0  # blocks of an inverse, not differences, so they are positive as computed
 
     operator: LowRankOperator
     inverse_diagonal: Tensor
@@ -118,7 +118,7 @@ class PreparedDual(Prepared):
         return self.capacitance_inverse.view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
 
     def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
-        """A⁻¹ U_iᵀ w_i = d⁻¹ Uᵀ (I + K)⁻¹_{:,i} w_i: in the dual space up to one product with Uᵀ at the end."""
+        """A⁻¹ U_iᵀ w_i = d⁻¹ Uᵀ (I + K)⁻¹_{:,i} w_i, computed in the dual space until the last product with Uᵀ."""
         n, K = weights.shape
         inverse = self.capacitance_inverse.view(n * K, n, K).transpose(0, 1)
         columns = torch.bmm(inverse, weights.unsqueeze(-1)).squeeze(-1).T  # (k, n)
@@ -133,8 +133,8 @@ class PreparedDual(Prepared):
     def _leave_dual(self, columns: Tensor, dtype: torch.dtype) -> Tensor:
         """d⁻¹ Uᵀ c for each column c, in ``dtype`` where that is exact enough, else in the operator's precision.
 
-        Where terms say almost the same, large entries of c cancel in Uᵀ c: its length, cᵀ K c in the norm of d⁻¹, is
-        then small beside |c|² tr K.
+        If terms are nearly equal, large entries of c cancel in Uᵀ c. Its squared length in the norm of d⁻¹, cᵀ K c, is
+        then much smaller than |c|² tr K.
 
         Shapes: (k, s) -> (P, s).
         """

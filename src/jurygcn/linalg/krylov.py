@@ -1,4 +1,4 @@
-"""The outer loop that the Krylov solvers share: sweeps from the true residual until every column is done."""
+"""The outer loop of the Krylov solvers: restarts from the true residual until every column has converged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sweep = Callable[[Operator, Tensor, float, int], tuple[Tensor, int]]
 
 
 def check_settings(tolerance: float, max_iterations: int | None) -> None:
-    """Refuse settings that no run could meet."""
+    """Raise SettingError for settings outside their range."""
     require(0 < tolerance < 1, "tolerance", "between 0 and 1", tolerance)
     require(max_iterations is None or max_iterations >= 1, "max_iterations", ">= 1", max_iterations)
 
@@ -30,11 +30,11 @@ def iterate(
     tolerance: float,
     max_iterations: int | None,
 ) -> Solution:
-    """Solve A X = B for all columns, starting again where the recurrences drifted from the true residual.
+    """Solve A X = B for all columns, with restarts where the recurrences drift from the true residual.
 
     Raises:
         SolverError: some column is not within the tolerance after max_iterations (None: 10 P, at least
-            1,000 and at most 10,000), or a sweep no longer brings it closer.
+            1,000 and at most 10,000), or a restart no longer reduces its residual.
     """
     block, norms = unit_columns(operator, block)
     budget = max_iterations or min(max(10 * operator.size, 1_000), 10_000)
@@ -46,8 +46,8 @@ def iterate(
             return Solution(require_finite(value * norms, "the solution"), residual, iterations, solver, True)
         if iterations >= budget or not residual < 0.9 * before:
             raise SolverError(
-                f"{solver} reached a relative residual of {residual:.1e} after {iterations} iterations, not "
-                f'{tolerance:.1e}: add damping, raise the tolerance or max_iterations, or use solver="direct"'
+                f"{solver} expected a relative residual of {tolerance:.1e}, got {residual:.1e} after {iterations} "
+                'iterations; add damping, raise the tolerance or max_iterations, or use solver="direct"'
             )
         todo = (defect.norm(dim=0) > tolerance).nonzero()[:, 0]
         correction, used = sweep(operator, defect[:, todo], tolerance / 2, budget - iterations)

@@ -16,9 +16,9 @@ from .solution import Prepared, Solution, require_finite
 
 @dataclass(frozen=True)
 class MINRES:
-    """min ‖b − A x‖ over the growing Krylov space: for a symmetric A that may be indefinite, not singular.
+    """Minimises ‖b − A x‖ over the Krylov space; A is symmetric and may be indefinite, but not singular.
 
-    Every column has its own recurrences; one that is done leaves the block.
+    Every column has its own recurrences; a converged column leaves the block.
 
     Args:
         tolerance: the relative residual ‖A x − b‖ / ‖b‖ that every column must reach.
@@ -33,7 +33,7 @@ class MINRES:
         check_settings(self.tolerance, self.max_iterations)
 
     def prepare(self, operator: Operator) -> PreparedMINRES:
-        """Nothing to do ahead: a singular operator shows in the recurrences."""
+        """No preparation; `solve` detects a singular operator."""
         return PreparedMINRES(operator, self)
 
 
@@ -98,15 +98,15 @@ def sweep(operator: Operator, defect: Tensor, target: float, budget: int) -> tup
 
 
 def _require_regular(steepness: Tensor, norm: Tensor) -> None:
-    """Refuse ‖A r‖ = steepness ‖r‖ of no more than √eps ‖A‖ ‖r‖ while r is not small: no step can help.
+    """Raise SolverError if ‖A r‖ = steepness ‖r‖ is at most √eps ‖A‖ ‖r‖ while r is not small.
 
-    The residual then lies where A is zero, or too small for the Lanczos vectors to resolve: rounding has cost
-    them half of their digits by the time they get there, and going on would only blow up x.
+    The residual then lies in directions where A is zero, or too small for the Lanczos vectors to resolve: rounding
+    has cost them half of their digits, and further steps would only let x grow without bound.
     """
     if bool((steepness > torch.finfo(norm.dtype).eps ** 0.5 * norm).all()):
         return
     require_finite(steepness, "products with the operator")
     raise SolverError(
-        "minres stands still before the system is solved: the operator is singular, or its condition number "
-        "above 1e7; add damping or weight decay"
+        "minres expected a regular operator, got one that is singular or has a condition number above 1e7; "
+        "add damping or weight decay"
     )

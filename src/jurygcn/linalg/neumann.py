@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: the Neumann series, over sampled terms or all of them."""
+"""Algorithm 1 of the paper: the Neumann series, over sampled terms or all terms."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Neumann:
 
     Deviates from the paper: scale (1 as printed) and damping, without which the recursion diverges on most
     Hessians; the eigenvalues are checked first; with all terms it stops once within the tolerance. It is the
-    one solver that may return with `converged` False, after m steps as told.
+    only solver that may return with `converged` False, after m steps.
 
     Args:
         iterations: m.
         batch_size: t, sampled without replacement at every step; None: all n terms.
-        scale: None: a little above the largest eigenvalue, of sampled batches too. 1.0: as printed.
-        damping: solves (A + damping I) x = f, and reports the residual of that.
+        scale: None: 1.05 times the largest eigenvalue, also of sampled batches. 1.0: as printed.
+        damping: solves (A + damping I) x = f, and reports that system's residual.
         seed: of the sampling and the eigenvalue estimates; the same for every solve.
         tolerance: the relative residual that counts as converged.
     """
@@ -54,7 +54,7 @@ class Neumann:
         require(self.tolerance > 0, "tolerance", "> 0", self.tolerance)
 
     def prepare(self, operator: Operator) -> PreparedNeumann:
-        """Estimate the extreme eigenvalues and settle the scale.
+        """Estimate the extreme eigenvalues and choose the scale.
 
         Raises:
             SolverError: the recursion would diverge, or terms are to be sampled and the operator has none.
@@ -63,15 +63,17 @@ class Neumann:
         terms: FiniteSumOperator | None = None
         if self.batch_size is not None:
             if not isinstance(operator, FiniteSumOperator):
-                raise SolverError("neumann can sample only an operator that is a mean over terms: set batch_size=None")
+                raise SolverError(
+                    "neumann expected a mean over terms to sample from, got another operator; set batch_size=None"
+                )
             terms = operator if self.batch_size < operator.num_terms else None
         low, high = extreme_eigenvalues(operator, seed=self.seed)
         self._require_positive(operator, low, high)
         scale = self.scale or self._choose_scale(terms, high)
         if not high / scale < 2:
             raise SolverError(
-                f"neumann diverges at scale {scale:g}: the largest eigenvalue is {high:.3g} and must be "
-                f"below twice that; set it to at least {1.05 * high:.3g}, or to None to have it chosen"
+                f"neumann expected a scale above half the largest eigenvalue, {high:.3g}, got {scale:g}; "
+                f"set it to at least {1.05 * high:.3g}, or to None for an automatic choice"
             )
         return PreparedNeumann(operator, terms, scale, (low, high), self)
 
@@ -80,13 +82,12 @@ class Neumann:
             return
         enough = 1.01 * (self.damping + max(-low, 0.0)) + 1e-3 * max(high, -low)
         raise SolverError(
-            f"neumann diverges on eigenvalues that are not positive, and here they go from about {low:.3g} "
-            f'to {high:.3g}: set damping to at least {enough:.3g}, use curvature="ggn" with weight decay, '
-            'or use solver="minres"'
+            f"neumann expected positive eigenvalues, got some from about {low:.3g} to {high:.3g}; "
+            f'set damping to at least {enough:.3g}, use curvature="ggn" with weight decay, or use solver="minres"'
         )
 
     def _choose_scale(self, terms: FiniteSumOperator | None, high: float) -> float:
-        """1.05 λ_max; a sampled batch can have a larger eigenvalue than the mean, so a few are asked too."""
+        """1.05 λ_max, also over a few sampled batches, which can have a larger eigenvalue than the mean."""
         if terms is not None:
             generator = torch.Generator().manual_seed(self.seed)
             for _ in range(4):
@@ -144,7 +145,7 @@ class PreparedNeumann(Prepared):
 
     def _diverged(self, step: int) -> str:
         return (
-            f"neumann diverged at iteration {step} with scale {self.scale:g} and batches of "
-            f"{self.settings.batch_size or 'all'} terms: raise the scale (try {2 * self.scale:.3g}) or the "
+            f"neumann expected to converge, got a growing iterate at iteration {step} with scale {self.scale:g} and "
+            f"batches of {self.settings.batch_size or 'all'} terms; raise the scale (try {2 * self.scale:.3g}) or the "
             "batch_size, or add damping"
         )

@@ -1,4 +1,4 @@
-"""Symmetric linear operators: what a solver may ask of one, and the dense and low-rank ones."""
+"""Symmetric linear operators: the protocols that solvers use, and dense and low-rank implementations."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Operator(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where A and its blocks live."""
+        """The device of A and of its blocks."""
 
     @property
     def definite(self) -> bool | None:
-        """True: known to be positive definite. None or False: not known, the solver has to check."""
+        """True: known to be positive definite. None or False: not known, so the solver checks."""
 
     def matmul(self, block: Tensor) -> Tensor:
         """A X. Shapes: (P, k) -> (P, k)."""
 
     def to_dense(self) -> Tensor:
-        """A itself, (P, P); the caller does not write into it."""
+        """A itself, (P, P); the caller must not write into it."""
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class FiniteSumOperator(Operator, Protocol):
 
 
 class Factor(Protocol):
-    """The rows U of a low-rank term Uᵀ U; may be structured and need never be dense.
+    """The rows U of a low-rank term Uᵀ U, dense or structured.
 
     The rows come in n blocks U_i of equal size, one for each term of a sum Σ_i U_iᵀ U_i.
     """
@@ -86,7 +86,7 @@ class Factor(Protocol):
 
 @runtime_checkable
 class LowRankOperator(Operator, Protocol):
-    """A = diag(d) + Uᵀ U. Reading `factor` is cheap: the work is in its methods."""
+    """A = diag(d) + Uᵀ U. Reading `factor` is cheap; its methods do the work."""
 
     @property
     def diagonal(self) -> Tensor:
@@ -99,7 +99,7 @@ class LowRankOperator(Operator, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DenseOperator:
-    """A symmetric matrix that is held as such."""
+    """A symmetric matrix, stored densely."""
 
     matrix: Tensor
     definite: bool | None = None
@@ -107,12 +107,12 @@ class DenseOperator:
     def __post_init__(self) -> None:
         shape = tuple(self.matrix.shape)
         if len(shape) != 2 or shape[0] != shape[1]:
-            raise SettingError(f"expected a square matrix, got shape {shape}")
+            raise SettingError(f"expected a square matrix, got shape {shape}; correct it")
         slack = math.sqrt(torch.finfo(self.dtype).eps) * float(self.matrix.abs().max()) if self.size else 0.0
         if math.isfinite(slack) and not torch.allclose(
             self.matrix, self.matrix.mT, rtol=0.0, atol=slack, equal_nan=True
         ):
-            raise SettingError("expected a symmetric matrix: average it with its transpose first")
+            raise SettingError("expected a symmetric matrix, got another; average it with its transpose first")
 
     @property
     def size(self) -> int:
@@ -126,7 +126,7 @@ class DenseOperator:
 
     @property
     def device(self) -> torch.device:
-        """Where the matrix lives."""
+        """The matrix's device."""
         return self.matrix.device
 
     def matmul(self, block: Tensor) -> Tensor:
@@ -140,14 +140,14 @@ class DenseOperator:
 
 @dataclass(frozen=True, eq=False)
 class DenseFactor:
-    """Rows U that are held as a k × P matrix, in terms of ``block`` rows each."""
+    """Rows U, stored as a dense k × P matrix, in terms of ``block`` rows each."""
 
     matrix: Tensor
     block: int = 1
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.matrix.shape[0] % self.block:
-            raise SettingError(f"expected block to divide {self.matrix.shape[0]} rows, got {self.block}")
+            raise SettingError(f"expected block to divide {self.matrix.shape[0]} rows, got {self.block}; change it")
 
     def cast(self, dtype: torch.dtype) -> DenseFactor:
         """The same rows in another precision."""
@@ -202,7 +202,7 @@ class LowRank:
 
     @property
     def device(self) -> torch.device:
-        """Where the parts live."""
+        """The device of both parts."""
         return self.diagonal.device
 
     @property

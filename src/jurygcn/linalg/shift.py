@@ -1,4 +1,4 @@
-"""Damping: an operator plus a multiple of the identity, with its structure kept."""
+"""Damping: an operator plus a multiple of the identity; keeps the operator's structure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .operator import Factor, FiniteSumOperator, LowRankOperator, Operator
 
 
 def shift(operator: Operator, damping: float) -> Operator:
-    """A + damping I, which stays low-rank, a finite sum, or both, when the operator was.
+    """A + damping I; low-rank, a finite sum, or both, if the operator is.
 
     Raises:
         SettingError: damping is negative or not finite.
     """
     if not (math.isfinite(damping) and damping >= 0):
-        raise SettingError(f"expected damping >= 0, got {damping}")
+        raise SettingError(f"expected damping >= 0, got {damping}; change it")
     if damping == 0:
         return operator
     low_rank, finite_sum = isinstance(operator, LowRankOperator), isinstance(operator, FiniteSumOperator)

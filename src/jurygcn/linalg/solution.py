@@ -1,4 +1,4 @@
-"""What every solver is and returns, and the checks they share."""
+"""The solver protocol, its result, and checks that solvers share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..checks import all_finite
 from ..errors import SettingError, SolverError
 from .operator import Factor, LowRankOperator, Operator
 
-# Right-hand sides that are solved for at once where M_ii has no closed form.
+# Right-hand sides solved at once where M_ii has no closed form; bounds memory.
 COLUMNS = 512
 
 
@@ -41,15 +41,15 @@ class Solution:
 
 
 class Prepared(ABC):
-    """An operator that a solver has checked, and factorised if that is how it works.
+    """An operator that a solver has checked and, for direct methods, factorised.
 
-    For an operator A = diag(d) + Σ_i U_iᵀ U_i there are two more questions, which leaving a term out asks. They are
-    answered by `solve` here; a solver that knows a shorter way has its own.
+    For an operator A = diag(d) + Σ_i U_iᵀ U_i, leaving a term out also needs `solve_terms` and `retention`. The default
+    implementations use `solve`; a solver with a faster method overrides them.
     """
 
     operator: Operator
 
-    # An eigenvalue of I − M_ii below this is rounding error: here it is a difference of two nearly equal matrices.
+    # An eigenvalue of I − M_ii below this is rounding error, because I and M_ii are nearly equal then.
     least_retention: ClassVar[float] = 1e-8
 
     @abstractmethod
@@ -57,14 +57,14 @@ class Prepared(ABC):
         """Solve A X = B. Shapes: (P, k) -> Solution with value (P, k)."""
 
     def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:  # noqa: ARG002
-        """A⁻¹ U_iᵀ w_i for some terms i; a solver may answer in the lower precision ``dtype``.
+        """A⁻¹ U_iᵀ w_i for some terms i; a solver may return it in the lower precision ``dtype``.
 
         Shapes: weights (n, K), terms (s,) -> Solution with value (P, s).
         """
         return self.solve(self.factor.each(weights)[terms].mT.contiguous())
 
     def retention(self) -> Tensor:
-        """I − M_ii with M_ii = U_i A⁻¹ U_iᵀ for every term: what leaving the term out has to invert, (n, K, K)."""
+        """I − M_ii with M_ii = U_i A⁻¹ U_iᵀ for every term: leaving term i out inverts it, (n, K, K)."""
         rows, K = self.factor.rows, self.factor.block
         eye = torch.eye(rows, dtype=self.operator.dtype, device=self.operator.device)
         step = max(1, COLUMNS // K) * K
@@ -80,25 +80,27 @@ class Prepared(ABC):
     def factor(self) -> Factor:
         """U, if the operator has one."""
         if not isinstance(self.operator, LowRankOperator):
-            raise SolverError("leaving a term out needs an operator of the form diag + UᵀU, such as curvature='ggn'")
+            raise SolverError(
+                "leave-one-out expected an operator of the form diag + UᵀU, got another; use curvature='ggn'"
+            )
         return self.operator.factor
 
 
 class Solver(Protocol):
-    """Settings of a method; preparing an operator is the expensive part, and is done once."""
+    """The settings of a method; `prepare` is the expensive part and is called once per operator."""
 
     @property
     def name(self) -> str:
         """The name in `SOLVERS`."""
 
     def prepare(self, operator: Operator) -> Prepared:
-        """Check the operator, and factorise it if that is how the method works."""
+        """Check the operator and, for direct methods, factorise it."""
 
 
 def require(condition: bool, setting: str, expected: str, got: object) -> None:
     """Raise a SettingError unless the condition holds."""
     if not condition:
-        raise SettingError(f"expected {setting} {expected}, got {got}")
+        raise SettingError(f"expected {setting} {expected}, got {got}; change it")
 
 
 def unit_columns(operator: Operator, block: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,11 +113,13 @@ def unit_columns(operator: Operator, block: Tensor) -> tuple[Tensor, Tensor]:
         SolverError: the block is not finite.
     """
     if block.ndim != 2 or block.shape[0] != operator.size:
-        raise SettingError(f"expected a block of shape ({operator.size}, k), got {tuple(block.shape)}")
+        raise SettingError(
+            f"expected a block of shape ({operator.size}, k), got {tuple(block.shape)}; match the operator"
+        )
     if (block.dtype, block.device) != (operator.dtype, operator.device):
         raise SettingError(
             f"expected a block of {operator.dtype} on {operator.device}, like the operator, "
-            f"got {block.dtype} on {block.device}"
+            f"got {block.dtype} on {block.device}; convert it"
         )
     block = require_finite(block.detach(), "the right-hand sides")
     peaks = block.abs().amax(0).masked_fill_((block == 0).all(0), 1.0)
@@ -124,10 +128,10 @@ def unit_columns(operator: Operator, block: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def require_finite(tensor: Tensor, what: str) -> Tensor:
-    """The tensor itself, refused when it has a NaN or an infinity."""
+    """Return the tensor; raise SolverError if it has a NaN or an infinity."""
     if not all_finite(tensor):
         raise SolverError(
-            f"{what} must be finite, but hold NaN or infinity: check that the model's parameters and "
+            f"expected finite values in {what}, got NaN or infinity; check that the model's parameters and "
             "outputs are finite (training may have diverged)"
         )
     return tensor
@@ -147,7 +151,7 @@ def solve_and_refine(
     tolerance: float,
     condition: float,
 ) -> Solution:
-    """Apply a factorised inverse, then x ← x + A⁻¹(b − A x) while rounding error is left and that helps."""
+    """Apply a factorised inverse, then refine x ← x + A⁻¹(b − A x) while this reduces the residual."""
     block, norms = unit_columns(operator, block)
     value, solves = inverse(block), 1
     defect = block - operator.matmul(value)
@@ -161,7 +165,7 @@ def solve_and_refine(
         value, residual = candidate, largest_norm(defect)
     if not (math.isfinite(residual) and residual <= tolerance):
         raise SolverError(
-            f"{solver} reached a relative residual of {residual:.1e}, not {tolerance:.1e}: the operator is "
+            f"{solver} expected a relative residual of {tolerance:.1e}, got {residual:.1e}, because the operator is "
             f"ill-conditioned (condition number about {condition:.1e}); add damping or weight decay"
         )
     return Solution(require_finite(value * norms, "the solution"), residual, solves, solver, True)

@@ -1,4 +1,4 @@
-"""Extreme eigenvalues and condition numbers, estimated."""
+"""Estimates of extreme eigenvalues and condition numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from .operator import Operator
 from .solution import largest_norm, require, require_finite
 
-DENSE_SIZE = 512  # up to here the whole spectrum costs less than a Lanczos run
+DENSE_SIZE = 512  # up to this size the whole spectrum costs less than a Lanczos run
 
 
 def extreme_eigenvalues(
@@ -18,11 +18,11 @@ def extreme_eigenvalues(
 ) -> tuple[float, float]:
     """The smallest and the largest eigenvalue: exact up to P = 512, by Lanczos above.
 
-    Lanczos looks at A from inside: its Ritz values satisfy λ_min ≤ θ_min and θ_max ≤ λ_max, so a positive
-    θ_min proves nothing. Each has an eigenvalue within its residual ‖A v − θ v‖, and both are returned moved
-    outwards by it; only θ_min of an operator known to be definite stays as it is. The run ends when the
-    residuals are below `accuracy` times |θ|, so that the sign is settled, or after `iterations`. What remains
-    unlikely but possible is that an eigenvector nearly orthogonal to the random start is missed.
+    The Ritz values of Lanczos satisfy λ_min ≤ θ_min and θ_max ≤ λ_max, so a positive θ_min does not prove that
+    A is definite. An eigenvalue lies within the residual ‖A v − θ v‖ of each, so both are moved outwards by it,
+    except θ_min of an operator known to be definite. The run ends when the residuals are below `accuracy` times
+    |θ|, which determines the sign, or after `iterations`. An eigenvector nearly orthogonal to the random start
+    can be missed; this is unlikely.
 
     Args:
         operator: the operator A.
@@ -41,7 +41,7 @@ def extreme_eigenvalues(
 def _lanczos(operator: Operator, iterations: int, seed: int, accuracy: float) -> tuple[float, float, float, float]:
     """θ_min, its residual, θ_max, its residual; with full reorthogonalisation."""
     steps = min(iterations, operator.size)
-    # a stream of its own: an operator drawn with the same seed must not be aligned with the start
+    # an offset, so that an operator drawn with the same seed is not aligned with the start vector
     generator = torch.Generator().manual_seed(seed + 0x1A9C205)
     vector = torch.randn(operator.size, dtype=operator.dtype, generator=generator).to(operator.device)
     basis = vector.new_empty(operator.size, steps)
@@ -52,7 +52,7 @@ def _lanczos(operator: Operator, iterations: int, seed: int, accuracy: float) ->
         product = require_finite(operator.matmul(vector[:, None])[:, 0], "products with the operator")
         tridiagonal[j, j] = product @ vector
         known = basis[:, : j + 1]
-        for _ in range(2):  # once is not enough in floating point, twice is
+        for _ in range(2):  # in floating point one pass is not enough, two are
             product = product - known @ (known.mT @ product)
         coupling = float(product.norm())
         small = tridiagonal[: j + 1, : j + 1]
@@ -70,7 +70,7 @@ def _lanczos(operator: Operator, iterations: int, seed: int, accuracy: float) ->
 
 
 def condition_number(matrix: Tensor, inverse: Callable[[Tensor], Tensor]) -> float:
-    """‖A‖₁ ‖A⁻¹‖₁ of a symmetric A, the second factor by Hager's method: a few solves, seldom off by 3.
+    """‖A‖₁ ‖A⁻¹‖₁ of a symmetric A, the second factor by Hager's method: a few solves, seldom off by a factor of 3.
 
     Shapes: matrix (P, P); inverse maps (P, 1) to (P, 1).
     """

@@ -1,4 +1,4 @@
-"""The few directions that hold most of many solutions of A X = B, found without forming the solutions."""
+"""The few directions that span most of many solutions of A X = B, found without forming the solutions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# more directions than asked for, and repetitions: both make the found subspace closer to the best one
+# Extra directions and power iterations; both bring the subspace closer to the optimum, at more cost.
 OVERSAMPLING, ITERATIONS = 8, 2
 
 
 def dominant_subspace(
     rows: Tensor, solve: Callable[[Tensor], Tensor], *, rank: int, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    r"""Directions V with :math:`V^T A V = I` that hold as much as k directions can of :math:`x_i = A^{-1} b_i`.
+    r"""The k directions V with :math:`V^T A V = I` that span most of :math:`x_i = A^{-1} b_i`.
 
     They span the dominant eigenvectors of :math:`A^{-1} B^T B`, found by subspace iteration from a random start; the
     part of :math:`x_i` inside them is :math:`V V^T b_i`, and :math:`\sum_i \|V^T b_i\|^2` is their share of
@@ -31,7 +31,7 @@ def dominant_subspace(
     n, P = rows.shape
     k = min(rank, n, P)
     width = min(k + OVERSAMPLING, n, P)
-    if width == n:  # all of them: nothing to look for
+    if width == n:  # all rows: no search is needed
         block = rows.T.double()
     else:
         start = torch.randn(n, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -47,11 +47,11 @@ def dominant_subspace(
 
 
 def _orthonormal(solution: Tensor, block: Tensor) -> Tensor:
-    """Combinations of the columns X = A⁻¹ B with Xᵀ A X = I; columns that add nothing are dropped, but one stays."""
+    """Combinations of the columns X = A⁻¹ B with Xᵀ A X = I; dependent columns are dropped, but at least one stays."""
     gram = solution.T @ block
     values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
     kept = values > values[-1].clamp_min(torch.finfo(values.dtype).tiny) * len(block) * torch.finfo(values.dtype).eps
-    if not bool(kept.any()):  # B is zero: so are all solutions, and one direction of length zero holds them
+    if not bool(kept.any()):  # B is zero, and so are all solutions: return one zero direction
         return torch.zeros_like(solution[:, :1])
     orthonormal: Tensor = solution @ (vectors[:, kept] * values[kept].rsqrt())
     return orthonormal

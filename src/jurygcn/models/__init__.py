@@ -1,4 +1,4 @@
-"""Networks, and the one training loop."""
+"""Networks and the training loop."""
 
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField

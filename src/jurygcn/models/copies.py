@@ -12,27 +12,27 @@ from torch.nn.utils import parametrize
 
 from jurygcn.errors import ModelError
 
-# What PyG's convolutions keep of the graph they saw first, where they were made with cached=True.
+# Prefix of the attributes in which PyG's convolutions with cached=True store the first graph they see.
 CACHE = "_cached_"
 
-# ``functional_call`` writes other parameters into the module while it runs: one thread at a time calls or copies one.
+# ``functional_call`` replaces the module's parameters while it runs, so only one thread at a time calls or copies it.
 in_use = threading.RLock()
 
 
 def independent_copy(model: nn.Module) -> nn.Module:
-    """A deep copy that remembers no graph and no computation; the model itself is not changed.
+    """A deep copy without cached graphs and without autograd history; the model itself is not changed.
 
-    A convolution with ``cached=True`` takes every graph for the first one it saw, so the copy does not cache. A tensor
-    that an earlier call has left in a module (pruning does so) is copied by its value alone.
+    A convolution with ``cached=True`` reuses the first graph for every later one, so the copy does not cache. A tensor
+    that an earlier call has stored in a module (as pruning does) is copied by value.
     """
     try:
         with in_use:
             values = {id(tensor): _value(tensor) for module in model.modules() for tensor in _left_behind(module)}
             twin = copy.deepcopy(model, values)
-    except Exception as error:  # anything may go wrong in a model of the caller's
+    except Exception as error:  # the caller's model may raise anything
         raise ModelError(
-            f"The model cannot be copied ({type(error).__name__}: {' '.join(str(error).split())}): keep no results of "
-            "earlier calls, no locks and no open files in it."
+            f"expected a model that can be copied, got {type(error).__name__}: {' '.join(str(error).split())}; keep no "
+            "results of earlier calls, no locks and no open files in it"
         ) from error
     for module in twin.modules():
         kept = [name for name in vars(module) if name.startswith(CACHE)]
@@ -44,7 +44,7 @@ def independent_copy(model: nn.Module) -> nn.Module:
 
 
 def undress(model: nn.Module) -> None:
-    """Take the classes away that parametrisations have made, in place: torch refuses to send those to a process."""
+    """Remove the classes that parametrisations create, in place: torch cannot pickle them."""
     for module in model.modules():
         if parametrize.is_parametrized(module):
             module.__class__ = type(module).__bases__[0]
@@ -65,7 +65,7 @@ def _left_behind(module: nn.Module) -> list[Tensor]:
 
 
 def _value(tensor: Tensor) -> Tensor:
-    """The numbers alone. What a function transform has left behind has none: whoever needs it makes it anew."""
+    """The tensor's numbers; an empty tensor for what a function transform has left, which has no numbers."""
     return torch.empty(0) if _wrapped(tensor) else tensor.detach().clone()
 
 

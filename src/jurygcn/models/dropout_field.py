@@ -1,4 +1,4 @@
-"""The training-mode forward pass of a GCN with dropout, on just what the asked nodes can see."""
+"""The training-mode forward pass of a GCN with dropout, restricted to the receptive field of some nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jurygcn.models.receptive_field import ReceptiveField
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
-    """Dropout in training: entries set to zero with probability ``rate``, the others scaled up.
+    """Dropout in training: sets entries to zero with probability ``rate`` and scales the others up.
 
-    Draws 16 bits per entry, four entries per random number, which is several times faster on a CPU than PyTorch's own;
-    the rate is kept to within 2^-16.
+    It draws 16 bits per entry, four entries per random number, which is several times faster on a CPU than PyTorch's
+    own dropout. The rate is exact to 2^-16.
     """
     if rate == 0.0:
         return values
@@ -31,9 +31,9 @@ def drop(values: Tensor, rate: float) -> Tensor:
 
 
 class DroppingFeatures:
-    """A constant feature matrix whose entries are dropped anew in every product.
+    """A constant feature matrix with new dropout in every product.
 
-    Zeros stay zeros under dropout, so a sparse matrix draws one number per entry that is not.
+    Zeros stay zeros under dropout, so a sparse matrix draws one number per non-zero entry.
 
     Shapes: features (V, F), dense (F, h) -> (V, h).
     """
@@ -45,7 +45,7 @@ class DroppingFeatures:
             self._dense = torch.from_numpy(features).to(dtype=dtype, device=device)
             return
         features = sp.csr_matrix(features)
-        # the transpose holds the same entries in another order: entry k of it is entry order[k] of the matrix
+        # the transpose has the same entries in another order: its entry k is entry order[k] of the matrix
         places = sp.csr_matrix(
             (np.arange(1, features.nnz + 1), features.indices, features.indptr), shape=features.shape
         ).T.tocsr()
@@ -74,14 +74,14 @@ class _EntryProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Multiply by the transpose."""
-        entries = ctx.entries.index_select(0, ctx.features.order)  # a quarter of the time of indexing
+        entries = ctx.entries.index_select(0, ctx.features.order)  # four times as fast as indexing
         return None, None, _product(ctx.features.transposed, entries, ctx.features.shape[::-1], grads[0])
 
 
 class DropoutField:
     r"""A receptive field with dropout on the input of every layer, :math:`\hat A\, drop(E) W`.
 
-    The same as the model's own forward pass in train mode, without the nodes that reach none of the asked ones.
+    The same as the model's own forward pass in train mode, without the nodes that influence none of the field's nodes.
     """
 
     def __init__(self, field: ReceptiveField, x: Tensor, rate: float) -> None:
@@ -96,7 +96,7 @@ class DropoutField:
         return SparseMatrix(rows, **field.place), DroppingFeatures(features, **field.place)
 
     def logits(self, weights: Sequence[Tensor]) -> Tensor:
-        """Logits at the asked nodes with a fresh draw of dropout, (m, C)."""
+        """Logits at the field's nodes with a new draw of dropout, (m, C)."""
         hop, features = self._first
         Z = hop @ features.product(weights[0], self.rate)
         for hop, W in zip(self.field.hops, weights[1:]):

@@ -1,4 +1,4 @@
-"""The paper's graph convolutional network, on one screen."""
+"""The paper's graph convolutional network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jurygcn.checks import MOST_HIDDEN, MOST_LAYERS, check_count, check_dropout
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.io.archives import room
 
-# the activation between layers, and its derivative as a function of the pre-activation
+# The activation between layers, and its derivative as a function of the pre-activation.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "relu": (torch.relu, lambda Z: (Z > 0).to(Z.dtype)),
     "linear": (lambda Z: Z, torch.ones_like),
@@ -25,12 +25,12 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tens
 
 
 def check_parameters(count: int) -> None:
-    """Refuse a model that could not be trained in this machine's memory: Adam keeps four numbers for a parameter."""
+    """Raise SettingError if training would not fit into memory; Adam needs four numbers per parameter."""
     needed = 4 * count * torch.get_default_dtype().itemsize
     if needed > room():
         raise SettingError(
-            f"A model of {count:.3g} parameters needs {needed / 2**30:.3g} GiB to train, and a model may take "
-            f"{room() / 2**30:.3g} GiB here; take fewer hidden units or layers."
+            f"expected a model that trains in {room() / 2**30:.3g} GiB, got {count:.3g} parameters, which need "
+            f"{needed / 2**30:.3g} GiB; use fewer hidden units or layers"
         )
 
 
@@ -46,7 +46,7 @@ class Propagate(MessagePassing):
         return out
 
     def message(self, x_j: Tensor, norm: Tensor) -> Tensor:
-        """Weight what each edge carries."""
+        """Weight each edge's message."""
         return norm.unsqueeze(-1) * x_j
 
 
@@ -57,9 +57,8 @@ class GCN(nn.Module):
         E^{(0)} = X, \quad E^{(l)} = \sigma(\hat A E^{(l-1)} W^{(l)}), \quad
         \hat A = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}
 
-    with ReLU (or, on request, nothing) between the layers, a linear last layer, no bias and Glorot
-    initialisation. Dropout, when asked for, acts on the input of every layer, as in Kipf and
-    Welling's code; the default is none.
+    with ReLU (or no activation) between the layers, a linear last layer, no bias and Glorot initialisation.
+    Dropout acts on the input of every layer, as in Kipf and Welling's code; the default is none.
 
     Shapes: x (N, F), edge_index (2, E), edge_weight (E,) or None -> logits (N, C).
     """
@@ -75,7 +74,9 @@ class GCN(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise ModelError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+            raise ModelError(
+                f"expected activation to be one of {', '.join(ACTIVATIONS)}, got {activation!r}; choose one"
+            )
         check_count(num_layers, "num_layers", most=MOST_LAYERS)
         check_count(hidden_channels, "hidden_channels", most=MOST_HIDDEN)
         check_count(in_channels, "in_channels")
@@ -92,7 +93,7 @@ class GCN(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw every weight anew (Glorot uniform)."""
+        """Initialise every weight (Glorot uniform)."""
         for W in self.weights:
             glorot(W)
 
@@ -120,14 +121,14 @@ FREE = {"training", "dropout", "activation", "_size"}
 
 
 def is_plain(model: nn.Module) -> bool:
-    """Whether a model computes exactly the GCN's formula from its weights, so that closed forms may take its place.
+    """Whether a model computes exactly the GCN's formula from its weights, so that closed forms apply.
 
-    Not so with hooks, parametrisations, shared weights, replaced submodules or replaced methods: each shows as
-    something that a new GCN does not have.
+    False with hooks, parametrisations, shared weights, or replaced submodules or methods; they are found by comparing
+    the model with a new GCN.
     """
     if type(model) is not GCN or nn.modules.module._has_any_global_hook():
         return False
-    weights = list(model.weights.parameters(recurse=False))  # a shared one comes once
+    weights = list(model.weights.parameters(recurse=False))  # a shared weight appears once
     if len(weights) != len(model.weights) or any(W.dim() != 2 for W in weights):
         return False
     found, expected = dict(model.named_modules()), dict(_template().named_modules())
@@ -140,7 +141,7 @@ def _template() -> GCN:
 
 
 def _is_like(module: nn.Module, template: nn.Module) -> bool:
-    """Whether a module has the template's type and settings, no further attribute, and no hook on what it computes."""
+    """Whether a module has the template's type, attributes and settings, and no hook on what it computes."""
     mine, theirs = vars(module), vars(template)
     if type(module) is not type(template) or mine.keys() != theirs.keys():
         return False

@@ -1,7 +1,7 @@
-"""What a set of nodes can see of the graph through an L-layer GCN, and the forward pass on just that.
+"""The receptive field of a set of nodes in an L-layer GCN, and the forward pass restricted to it.
 
-Training, retraining, closed-form derivatives and ballots all run on this one structure: the features are
-propagated once, and only the rows that reach the asked nodes are kept.
+Training, retraining, closed-form derivatives and the jurors' predictions all use this class. The features are
+propagated once, and only the rows that influence the nodes are kept.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from jurygcn.graph.propagation import Propagation, graph_cache, is_everything, r
 from jurygcn.graph.sparse import SparseMatrix
 from jurygcn.models.gcn import ACTIVATIONS, GCN
 
-# Up to this many hidden columns a block-diagonal product beats one product per model.
+# Up to this many hidden columns, one block-diagonal product is faster than one product per model.
 BLOCK_DIAGONAL = 128
 
-# Numbers that a processor multiplies at once: products that are a multiple of that wide are up to three times as fast.
+# SIMD width in float32: products whose width is a multiple of it are up to three times as fast.
 LANES = 16
 
-# Columns of the dense factor in one sparse product, where we can choose: a row is a few cache lines then. Where there
-# are few rows, arrays may have so many numbers.
+# Columns of the dense factor in one sparse product: a row is then a few cache lines long. With few rows, more columns
+# are used, up to NUMBERS numbers in an array.
 COLUMNS, NUMBERS = 96, 100_000
 
 
 class ReceptiveField:
-    r"""The part of a graph that decides a GCN's outputs at ``nodes``.
+    r"""The part of a graph that determines a GCN's outputs at ``nodes``.
 
-    Layer l is computed only on :math:`V_l`, where :math:`V_L` are the asked nodes and :math:`V_{l-1}` the
+    Layer l is computed only on :math:`V_l`, where :math:`V_L` are ``nodes`` and :math:`V_{l-1}` is the
     closed neighbourhood of :math:`V_l`. ``inputs`` holds the rows :math:`(\hat A X)[V_1]`, ``hops[l]`` the
     slice :math:`\hat A[V_{l+2}, V_{l+1}]` for the layers after the first.
     """
@@ -91,13 +91,13 @@ class ReceptiveField:
 
     @cached_property
     def _first_factors(self) -> list[SparseMatrix | Tensor]:
-        r"""What multiplies the first weights: :math:`\hat A X`, or :math:`\hat A` and X where that is less work."""
+        r"""The left factors of the first weights: :math:`\hat A X`, or :math:`\hat A` and X where that is less work."""
         if self.graph.features is None:
             return [self.inputs]
         rows, below = reached_rows(self.graph.adjacency, self.levels[-1], everything=self.everything)
         features = self.graph.features if self.everything else self.graph.features[below]
         inputs = self.graph.inputs if self.everything else self.graph.inputs[self.levels[-1]]
-        # a dense product does four times as much in the same time
+        # a dense product does about four times as many operations per second
         work = inputs.size // 4 if isinstance(inputs, np.ndarray) else inputs.nnz
         if rows.nnz + features.nnz < work:
             return [SparseMatrix(rows, **self.place), SparseMatrix(features, **self.place)]
@@ -111,13 +111,13 @@ class ReceptiveField:
         return Z
 
     def logits(self, weights: Sequence[Tensor]) -> Tensor:
-        """Logits at the asked nodes, (m, C), for one model; differentiable in the weights."""
+        """Logits at the nodes, (m, C), for one model; differentiable in the weights."""
         return self.pre_activations(weights)[-1]
 
     def stacked_logits(self, weights: Sequence[Tensor]) -> Tensor:
         """Logits of b models at once, by one dense and one sparse product per layer.
 
-        Hidden rows are computed for some models at a time, as many as the products are fastest with.
+        Hidden rows are computed for :meth:`together` models at a time.
 
         Shapes: weights (b, in, out) per layer -> (m, C, b); models come last, so that counting over them is fast.
         """
@@ -130,19 +130,19 @@ class ReceptiveField:
         return Z.view(len(Z), -1, stack)
 
     def together(self, widths: Sequence[int]) -> int:
-        """For how many models with layers of these widths hidden rows are computed at a time.
+        """The number of models with layers of these widths whose hidden rows are computed at a time.
 
-        As many as are fastest in the sparse products, or one less where the outputs fill their lanes better then.
+        The number that makes sparse products fastest, or one less if the outputs then fill SIMD lanes better.
         """
         most = max(1, COLUMNS // max(widths[:-1], default=1), NUMBERS // max(self.hidden_sizes(widths), default=1))
         return min(range(most, most - 1 - (most > 1), -1), key=lambda b: to_lanes(b * widths[-1]))
 
     def hidden_sizes(self, widths: Sequence[int]) -> list[int]:
-        """How many numbers one model's rows have in every layer but the last."""
+        """The size of one model's activations in every layer but the last."""
         return [len(level) * width for level, width in zip(reversed(self.levels), widths[:-1])]
 
     def _last_rows(self, weights: Sequence[Tensor]) -> Tensor:
-        """The logits of some models, but for a sparse product that has yet to come, (rows, C, b)."""
+        """The last layer's rows of some models, before the last sparse product where that comes last, (rows, C, b)."""
         Z = side_by_side(weights[0])
         for factor in reversed(self._first_factors):
             Z = factor @ Z
@@ -165,7 +165,7 @@ class ReceptiveField:
         """
         Z = self.pre_activations(weights)
         carried = [hop @ self.sigma(z) for hop, z in zip(self.hops, Z)]
-        # a product is fastest when a row of its right factor is a few cache lines long
+        # a product is fastest if a row of its right factor is a few cache lines long
         width = max(1, COLUMNS // directions[0].shape[2])
         k, h = len(directions[0]), (weights[-1].shape[0] if self.hops else weights[0].shape[1])
         inner = torch.empty(len(self.nodes), k, h, **self.place)
@@ -175,7 +175,8 @@ class ReceptiveField:
         return Tangents(inner, weights[-1], carried[-1], directions[-1]) if self.hops else Tangents(inner)
 
     def _sweep(self, weights: Sequence[Tensor], Z: list[Tensor], carried: list[Tensor], dW: list[Tensor]) -> Tensor:
-        """What the last layer's weights multiply, for some directions, (m, k, h); the logits' if there is one layer."""
+        """Derivatives of the last layer's input along some directions, (m, k, h); of the logits if there is one
+        layer."""
         stack = dW[0].shape[0]
         D = side_by_side(dW[0])
         for factor in reversed(self._first_factors):
@@ -191,10 +192,10 @@ class ReceptiveField:
 
 @dataclass(frozen=True, eq=False)
 class Tangents:
-    r"""Derivatives of logits along k directions, expanded only for the nodes that are asked for.
+    r"""Derivatives of logits along k directions, expanded only for requested nodes.
 
-    The last layer is :math:`\hat A E W`: its derivative is :math:`(\hat A E)' W + (\hat A E) W'`, and the hidden width
-    h is often below C, so the two factors are kept.
+    The derivative of the last layer :math:`\hat A E W` is :math:`(\hat A E)' W + (\hat A E) W'`. The factors are stored
+    instead of the sum, because the hidden width h is often below C.
 
     Shapes: inner (m, k, h), weight (h, C), carried (m, h), directions (k, h, C); or inner (m, k, C) alone.
     """
@@ -215,7 +216,7 @@ class Tangents:
 
 
 def widens(weights: Tensor) -> bool:
-    """Whether rows become longer by these weights: the sparse product goes where they are short."""
+    """Whether the output is wider than the input; the sparse product is applied on the narrower side."""
     return weights.shape[1] < weights.shape[2]
 
 
@@ -223,7 +224,7 @@ def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:
     """Each model's rows times its own weights, (m, b * h), (b, h, C) -> (m, b * C), or (m, C * b) with models last."""
     b, h, C = weights.shape
     if b * h <= BLOCK_DIAGONAL:
-        # mostly zeros, but one product of a good shape instead of many small ones, and no large result to rearrange
+        # mostly zeros, but one large product instead of many small ones, and no large result to rearrange
         blocks: Tensor = torch.block_diag(*weights)  # (b h, b C)
         blocks = blocks.view(-1, b, C).transpose(1, 2).flatten(1) if models_last else blocks
         return (stacked @ functional.pad(blocks, (0, to_lanes(b * C) - b * C)))[:, : b * C]
@@ -232,10 +233,10 @@ def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:
 
 
 def to_lanes(width: int) -> int:
-    """The least multiple of LANES that holds so many numbers."""
+    """The smallest multiple of LANES that is at least ``width``."""
     return -(-width // LANES) * LANES
 
 
 def side_by_side(blocks: Tensor) -> Tensor:
-    """(b, rows, columns) -> (rows, b * columns), so that one product serves the whole stack."""
+    """(b, rows, columns) -> (rows, b * columns), so that one product covers all blocks."""
     return blocks.transpose(0, 1).reshape(blocks.shape[1], -1)

@@ -1,4 +1,4 @@
-"""The one training loop."""
+"""The training loop of all networks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jurygcn.models.receptive_field import ReceptiveField
 
 @dataclass(frozen=True)
 class Training:
-    """What a training run did: losses per epoch, the epoch whose parameters were kept, seconds."""
+    """The record of a training run: losses per epoch, the epoch whose parameters were kept, seconds."""
 
     epochs: int
     losses: list[float] = field(repr=False)
@@ -38,8 +38,8 @@ class Training:
 class Stopping:
     """When to stop, and which parameters to keep.
 
-    ``measure()`` gives numbers to be lowered, the first of them the validation loss. Patience starts anew whenever one
-    of them is as good as ever; the parameters are kept when all are.
+    ``measure()`` returns numbers to minimise; the first is the validation loss. The count of epochs without progress
+    restarts when one of them reaches its lowest value so far; the parameters are kept when all of them do.
     """
 
     measure: Callable[[], tuple[float, ...]]
@@ -67,9 +67,9 @@ def train(
     r"""Fit ``model`` to the labels of ``train_nodes`` with Adam; the defaults are the paper's settings.
 
     Minimises :math:`\frac1n \sum_i w_i\, r(i, y_i, \Theta) + \frac\lambda2 \|\Theta\|^2` (Eq. 2 with L2),
-    with all :math:`w_i = 1` unless ``node_weights`` (n,) says otherwise. The weight decay may differ by
+    with weights :math:`w_i` from ``node_weights`` (n,), by default 1. The weight decay may differ by
     parameter name. The model is re-initialised from ``seed`` first, so the same call gives the same
-    model; ``warm_start=True`` goes on from the current parameters. With ``val_nodes`` and ``patience``
+    model; ``warm_start=True`` continues from the current parameters. With ``val_nodes`` and ``patience``
     training stops once the validation loss has not improved for that many epochs, and the best
     parameters are kept. ``forward(model, data)`` gives the logits of models that are not called as
     ``model(x, edge_index)``. The model is left in eval mode. Global random state is not touched.
@@ -80,12 +80,16 @@ def train(
     data = check_graph(data)
     train_nodes = check_nodes(train_nodes, data, what="train_nodes")
     if (val_nodes is None) != (patience is None):
-        raise SettingError("Early stopping needs both val_nodes and patience; pass both or neither.")
+        raise SettingError(
+            "expected both val_nodes and patience for early stopping, got one of them; pass both or neither"
+        )
     y = check_targets(data)
     targets = objective.targets(y[train_nodes])
     weights = torch.ones(len(train_nodes)) if node_weights is None else node_weights
     if len(weights) != len(train_nodes):
-        raise SettingError(f"node_weights needs one weight per training node ({len(train_nodes)}), got {len(weights)}.")
+        raise SettingError(
+            f"expected {len(train_nodes)} node_weights, one per training node, got {len(weights)}; match the two"
+        )
     weights = weights.to(targets.device)
     outputs = outputs_at(model, data, train_nodes, forward)
     stopping = None
@@ -119,17 +123,17 @@ def descend(
     seed: int = 0,
     progress: bool = False,
 ) -> Training:
-    """The loop itself: Adam on ``objective(epoch)``, a differentiable function of the model; epochs count from 1.
+    """Minimise ``objective(epoch)``, a differentiable function of the model, with Adam; epochs count from 1.
 
-    Everything random, from the first draw of the parameters to dropout, comes from ``seed``; global random state is
-    not touched. The model is in eval mode while ``stopping`` measures, and after the last epoch.
+    All randomness, from initialisation to dropout, comes from ``seed``; global random state is not touched. The model
+    is in eval mode while ``stopping`` measures and after the last epoch.
     """
     check_count(epochs, "epochs", most=MOST_EPOCHS)
     check_rate(lr)
     check_count(seed, "seed", least=0, most=MOST_SEED)
     if any(p.is_inference() for p in model.parameters()):
         raise ModelError(
-            "The model was made under torch.inference_mode, so its parameters cannot be trained: make it outside."
+            "expected trainable parameters, got a model created under torch.inference_mode; create it outside"
         )
     losses: list[float] = []
     measures: list[tuple[float, ...]] = []
@@ -174,20 +178,20 @@ def descend(
 
 
 def reset(model: nn.Module) -> None:
-    """Draw all parameters anew through the modules' own ``reset_parameters``."""
+    """Re-initialise all parameters through the modules' own ``reset_parameters``."""
     modules = [model] if hasattr(model, "reset_parameters") else list(model.modules())
     resets: list[Callable[[], None]] = [m.reset_parameters for m in modules if hasattr(m, "reset_parameters")]  # type: ignore[misc]
     if not resets:
         raise ModelError(
-            "Training starts from a fresh draw of the parameters, but neither the model nor its modules have a "
-            "reset_parameters() method: add one, or pass warm_start=True to train from the current parameters."
+            "expected a reset_parameters() method on the model or its modules, got none; add one, or pass "
+            "warm_start=True to train from the current parameters"
         )
     for redraw in resets:
         redraw()
 
 
 def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]) -> list[dict[str, object]]:
-    """Adam's parameter groups: trainable parameters with their weight decay (0 for names not mentioned)."""
+    """Adam's parameter groups: trainable parameters with their weight decay (0 for names not in the mapping)."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     for value in weight_decay.values() if isinstance(weight_decay, Mapping) else [weight_decay]:
         check_real(value, "weight_decay", most=MOST_DECAY)
@@ -196,8 +200,8 @@ def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]
     unknown = sorted(set(weight_decay) - {name for name, _ in named})
     if unknown:
         raise SettingError(
-            f"weight_decay names parameters the model does not have: {', '.join(unknown)}. "
-            f"Its parameters are: {', '.join(name for name, _ in named)}."
+            f"expected weight_decay for the parameters {', '.join(name for name, _ in named)}, "
+            f"got {', '.join(unknown)}; correct the names"
         )
     return [{"params": [p], "weight_decay": float(weight_decay.get(name, 0.0))} for name, p in named]
 
@@ -208,10 +212,10 @@ def outputs_at(
     nodes: Tensor,
     forward: Callable[[nn.Module, Data], Tensor] | None = None,
 ) -> Callable[[], Tensor]:
-    """Logits of ``nodes`` as a function of the model's present state, in its present mode.
+    """A function that returns the logits of ``nodes`` for the model's current parameters and mode.
 
-    On their receptive field for a plain GCN and for models with an ``outputs_at(data, nodes)`` of their own, through
-    the whole graph otherwise.
+    A plain GCN, or a model with its own ``outputs_at(data, nodes)``, computes them on the receptive field; other models
+    compute them on the whole graph.
     """
     data = ordinary(data)
     if forward is not None:
@@ -230,7 +234,7 @@ def outputs_at(
 
 
 def _dtype_for(model: nn.Module, data: Data) -> torch.dtype:
-    """The features' own precision if the model has parameters in it, else the model's."""
+    """The features' dtype if the model has parameters of that dtype, else the model's."""
     known = [p.dtype for p in model.parameters()]
     return data.x.dtype if data.x.dtype in known or not known else known[0]
 

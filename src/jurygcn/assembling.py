@@ -27,7 +27,7 @@ class Counter(Protocol):
 
     Attributes:
         asked: the question, the nodes and the jurors.
-        outputs: the trained model's predictions at the asked nodes, (m, C).
+        outputs: the trained model's predictions at the queried nodes, (m, C).
     """
 
     asked: Asked
@@ -41,19 +41,19 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
     """The verdict from the counts of all jurors."""
     asked, outputs = counter.asked, counter.outputs
     _check(asked, counts)
-    speakers, everyone = asked.speakers(), asked.own(torch.arange(asked.num_jurors))
-    lower, upper = counts.bounds.bounds(asked.quantity(outputs), speakers, everyone)
+    voters, everyone = asked.voters(), asked.own(torch.arange(asked.num_jurors))
+    lower, upper = counts.bounds.bounds(asked.quantity(outputs), voters, everyone)
     best = counts.best_average if asked.classify else 0
     return Verdict(
         nodes=asked.nodes,
         outputs=outputs,
         lower=lower.squeeze(1),
         upper=upper.squeeze(1),
-        num_jurors=speakers,
+        num_jurors=voters,
         kinds=_kinds(asked),
         loo_errors=torch.cat(counts.bounds.errors).squeeze(1),
-        loo_variance=counts.spread.variance(speakers),
-        label_flips=counts.spread.flips / speakers.clamp_min(1),
+        loo_variance=counts.spread.variance(voters),
+        label_flips=counts.spread.flips / voters.clamp_min(1),
         neighbour_doubt=_neighbour_doubt(counter) if asked.classify else torch.empty(0),
         alpha=asked.question.alpha,
         diffusion=best,

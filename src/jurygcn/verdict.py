@@ -1,4 +1,4 @@
-"""What the jury says of each node: intervals, label sets and scores."""
+"""The verdict: intervals, label sets and uncertainty scores of each node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jurygcn.errors import SettingError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# score -> whether a high value means uncertain
+# Score -> whether a high value means uncertain.
 RANKINGS = {
     "ambiguity": True,
     "width": True,
@@ -37,27 +37,28 @@ RANKINGS = {
 class Verdict:
     """The jury's verdict on m nodes.
 
-    ``claim(alpha)`` says what may be claimed of the label sets, or of a regression's intervals. With retrained jurors,
-    fixed settings and labels drawn at random a theorem promises coverage of at least 1 - 2 alpha. Estimated jurors aim
-    at 1 - alpha; that is a target, not a promise. Nothing is claimed after active learning, nor of the classification
-    interval [lower, upper], which is the paper's ranking score and says nothing about labels.
+    ``claim(alpha)`` states the coverage of the label sets, or of a regression's intervals. With retrained jurors, fixed
+    settings and labels drawn at random, a theorem guarantees coverage of at least 1 - 2 alpha. With estimated jurors,
+    1 - alpha is a target without proof. No coverage is claimed after active learning, and none for the classification
+    interval [lower, upper], which is the paper's ranking score and not a set of labels.
 
     Attributes:
-        nodes: the asked nodes, (m,).
+        nodes: the queried nodes, (m,).
         outputs: the model's own class probabilities, or its outputs for regression, (m, C).
         lower, upper: the paper's interval of the output norm (Eq. 7); for regression the interval of the target.
-        num_jurors: how many jurors spoke for each node: n, or n - 1 for a training node, (m,).
-        kinds: what the width measures there (Prop. 1): "aleatoric+epistemic" or "epistemic", one per node.
+        num_jurors: how many jurors voted on each node: n, or n - 1 for a training node, (m,).
+            kinds: the uncertainty that the width measures (Prop. 1): "aleatoric+epistemic" or "epistemic", one per
+            node.
         loo_errors: the jurors' errors on their own nodes (Eq. 6), (n,).
         loo_variance: jackknife variance of the prediction over jurors, (m,).
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
-        neighbour_doubt: one minus the predicted class's share of the model's probabilities within two hops, (m,); uses
-            no ballots, and catches errors well on homophilous graphs; empty for regression.
-        panel_doubt: one minus the predicted class's share in the ridge panel, (m,), if it was asked for; empty
-            otherwise. See :class:`jurygcn.diagnostics.ridge_panel.RidgePanel`.
+        neighbour_doubt: one minus the predicted class's mean probability within two hops, (m,); uses no jurors, and
+                detects errors well on homophilous graphs; empty for regression.
+            panel_doubt: one minus the predicted class's share in the ridge panel, (m,); empty without the panel. See
+            :class:`jurygcn.diagnostics.ridge_panel.RidgePanel`.
         alpha: the level of lower and upper.
-        diffusion: how many times ballots were averaged over neighbourhoods before scoring labels.
-        grounds: what decides which coverage may be claimed.
+        diffusion: how many times votes were averaged over neighbourhoods before scoring labels.
+            grounds: the conditions that determine the claim.
     """
 
     nodes: Tensor
@@ -82,7 +83,7 @@ class Verdict:
 
     @property
     def width(self) -> Tensor:
-        """The paper's uncertainty: upper - lower. A weak score for classification: it hardly varies between nodes.
+        """The paper's uncertainty: upper - lower. A weak score for classification, because it hardly varies.
 
         Implements: Eq. (8), Definition 1.
         """
@@ -92,7 +93,7 @@ class Verdict:
     def probabilities(self) -> Tensor:
         """The model's class probabilities, (m, C)."""
         if self.label_counts is None:
-            raise SettingError("Probabilities are for classification; this verdict is of a regression: use outputs.")
+            raise SettingError("expected a classification for probabilities, got a regression; use outputs")
         return self.outputs
 
     @property
@@ -105,12 +106,14 @@ class Verdict:
     @property
     def _counts(self) -> Tensor:
         if self.label_counts is None:
-            raise SettingError("Label sets and p-values are for classification; this verdict is of a regression.")
+            raise SettingError(
+                "expected a classification for label sets and p-values, got a regression; use lower and upper"
+            )
         return self.label_counts
 
     @cached_property
     def p_values(self) -> Tensor:
-        r"""How compatible each label is with what jurors saw on their own left-out nodes, (m, C).
+        r"""Conformal p-value of each label: its rank among the scores of the jurors' left-out labels, (m, C).
 
         .. math:: p(u, y) = \frac{1 + \#\{i \ne u : s_{-i}(i, y_i) \ge s_{-i}(u, y)\}}{n' + 1}
         """
@@ -119,23 +122,24 @@ class Verdict:
     def label_sets(self, alpha: float = 0.1) -> Tensor:
         r"""Jackknife+ prediction sets at level ``alpha``, (m, C) bool.
 
-        y is in unless at least :math:`(1-\alpha)(n'+1)` jurors find it stranger than their own left-out label.
-        With fewer than 1/alpha - 1 labels every label is in.
+        y is in the set unless at least :math:`(1-\alpha)(n'+1)` jurors give it a higher nonconformity score than their
+        own
+        left-out label. With fewer than 1/alpha - 1 labels the set contains every label.
         """
         check_alpha(alpha, below=1.0)
-        # in iff (n' - k) < (1 - alpha)(n' + 1), that is iff k + 1 > floor(alpha (n' + 1)): integers, no rounding
+        # y is in iff (n' - k) < (1 - alpha)(n' + 1), that is iff k + 1 > floor(alpha (n' + 1)): integers, no rounding
         sizes = self.num_jurors.unique()
         ranks = torch.tensor([exact_rank(alpha, int(n)) for n in sizes], device=self.num_jurors.device)
         return self._counts + 1 > ranks[torch.searchsorted(sizes, self.num_jurors)][:, None]
 
     def set_size(self, alpha: float = 0.1) -> Tensor:
-        """Labels in the prediction set: 1 is decided, 0 means the node looks like none of the classes, (m,)."""
+        """The number of labels in the prediction set, (m,); 0 means that no class fits the node."""
         return self.label_sets(alpha).sum(dim=1)
 
     def claim(self, alpha: float | None = None) -> Claim:
-        """What is claimed of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals at their level.
+        """The claimed coverage of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals.
 
-        A promise where a theorem applies, a target where the method aims at coverage without a proof, or nothing.
+        A promise if a theorem applies, a target if there is no proof, or nothing.
         """
         if self.label_counts is None:
             alpha = self.alpha
@@ -151,26 +155,28 @@ class Verdict:
 
     @property
     def credibility(self) -> Tensor:
-        """Largest p-value: low where no label fits, so the node is unlike the labelled ones, (m,)."""
+        """Largest p-value, (m,); low if no label fits, so that the node is unlike the labelled ones."""
         return self._top_two[:, 0]
 
     @property
     def confidence(self) -> Tensor:
-        """One minus the second largest p-value: high where every other label is ruled out, (m,)."""
+        """One minus the second largest p-value, (m,); high if all other labels are excluded."""
         return 1.0 - (self._top_two[:, 1] if self._top_two.shape[1] > 1 else torch.zeros_like(self._top_two[:, 0]))
 
     @property
     def ambiguity(self) -> Tensor:
-        """One minus the gap between the two largest p-values: the default score for catching errors, (m,)."""
+        """One minus the gap between the two largest p-values: the default score for detecting errors, (m,)."""
         return 2.0 - self.credibility - self.confidence
 
     def uncertainty(self, by: str | None = None) -> Tensor:
         """A score by name, oriented so that a high value means uncertain, (m,)."""
         by = by or ("ambiguity" if self.label_counts is not None else "width")
         if by not in RANKINGS:
-            raise SettingError(f"Unknown score {by!r}: choose one of {', '.join(RANKINGS)}.")
+            raise SettingError(f"expected score to be one of {', '.join(RANKINGS)}, got {by!r}; choose one")
         if by == "panel_doubt" and len(self.panel_doubt) < len(self):
-            raise SettingError("This verdict has no ridge panel: ask for it with jury.verdict(with_panel=True).")
+            raise SettingError(
+                "expected a verdict with the ridge panel, got one without; use jury.verdict(with_panel=True)"
+            )
         values = self.set_size().double() if by == "set_size" else getattr(self, by).double()
         return values if RANKINGS[by] else -values
 
@@ -181,7 +187,7 @@ class Verdict:
             order = order[key[order].argsort(descending=True, stable=True)]
         return self.nodes[order]
 
-    # --- for people ------------------------------------------------------------------------------------
+    # --- text, figures and tables ----------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return as_line("Verdict", verdict_facts(self))
@@ -194,11 +200,11 @@ class Verdict:
         return plot_verdict(self, alpha=alpha)
 
     def plot_node(self, node: int, *, alpha: float = 0.1) -> Figure:
-        """A figure of what is said of one node: its labels' p-values and probabilities, or its interval."""
+        """A figure of one node: the p-values and probabilities of its labels, or its interval."""
         return plot_node(self, node, alpha=alpha)
 
     def to_frame(self, alpha: float = 0.1) -> pd.DataFrame:
-        """One row per node, with everything the verdict says; label sets at ``alpha``."""
+        """A table with one row per node and all scores; label sets at ``alpha``."""
         columns: dict[str, Any] = {"node": self.nodes.tolist()}
         if self.label_counts is None:
             outputs = self.outputs.shape[1]

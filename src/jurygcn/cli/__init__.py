@@ -1,4 +1,4 @@
-"""The command line: parses, calls the library, prints. Bad input is one sentence and exit code 2."""
+"""The command line. Bad input gives one sentence on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import typer
 import jurygcn
 from jurygcn.cli.reporting import MARKUP, Commands
 
-# Each is a module here, with a function of its name or with an app. It is imported when it is asked for.
+# Each command is a module of this package with a function of that name or with an app, imported at first use.
 COMMANDS = {
-    "demo": "Fetch Cora, train a GCN on 100 random labels, and show which predictions to trust.",
+    "demo": "Download Cora, train a GCN on 100 random labels, and show which predictions to trust.",
     "train": "Train on some labelled nodes and print the test accuracy.",
-    "quantify": "Train or load a GCN, and let the jury say how far to trust each of its predictions.",
-    "doctor": "Check what the verdict rests on: convergence, curvature, solver, and agreement with retrained jurors.",
-    "report": "Write one HTML page about the results in a folder: tables, charts, neighbourhoods. It works offline.",
-    "evaluate": "Compare the jury with other methods on the same splits of a graph whose labels are known.",
+    "quantify": "Train or load a GCN, and quantify the uncertainty of each of its predictions.",
+    "doctor": "Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.",
+    "report": "Write the results in a folder as one HTML page with tables and charts. It works offline.",
+    "evaluate": "Compare the jury with other methods on the same splits of a labelled graph.",
     "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers beside ours.",
-    "active": "Choose the next nodes to label, and learn from the answers.",
-    "data": "List, inspect and fetch graphs.",
+    "active": "Choose the next nodes to label, and add the answers.",
+    "data": "List, inspect and download graphs.",
 }
 
 app = typer.Typer(
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 for _name, _help in COMMANDS.items():
-    app.command(_name, help=_help)(lambda: None)  # `Commands` puts the real one in its place
+    app.command(_name, help=_help)(lambda: None)  # a placeholder; `Commands` loads the real command
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,4 +47,4 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    del version  # its callback has printed it
+    del version  # handled by the callback

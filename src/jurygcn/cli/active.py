@@ -1,4 +1,4 @@
-"""`jurygcn active next|add|run`: which nodes to label next, the answers back, and whole experiments."""
+"""`jurygcn active next|add|run`: choose nodes to label, add answers, run whole experiments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from jurygcn.cli.trained_model import load_graph
 from jurygcn.errors import SettingError
 from jurygcn.io.files import changing, replacing
 
-app = typer.Typer(help="Choose the next nodes to label, and learn from the answers.", no_args_is_help=True)
+app = typer.Typer(help="Choose the next nodes to label, and add the answers.", no_args_is_help=True)
 
 StrategyName = Annotated[
     str,
@@ -45,11 +45,9 @@ StrategyName = Annotated[
         "--strategy", callback=given.one_of("--strategy", tuple(STRATEGIES)), help=f"{', '.join(STRATEGIES)}."
     ),
 ]
-Known = Annotated[
-    Path | None, typer.Option("--labels", help="CSV with the columns node and label: what is labelled so far.")
-]
+Known = Annotated[Path | None, typer.Option("--labels", help="CSV with the columns node and label: the labels so far.")]
 Classes = Annotated[
-    str | None, typer.Option("--classes", help="The classes, with commas, for a graph that came without labels.")
+    str | None, typer.Option("--classes", help="The classes, separated by commas, for a graph without labels.")
 ]
 Dropout = Annotated[float, given.dropout("Dropout of the GCN that is trained at each step.")]
 Decay = Annotated[float, given.weight_decay("L2 penalty.")]
@@ -59,10 +57,12 @@ Decay = Annotated[float, given.weight_decay("L2 penalty.")]
 def next_nodes(
     data: given.Name,
     labels: Known = None,
-    batch: Annotated[int, given.whole("--batch", "How many nodes.")] = 20,
+    batch: Annotated[int, given.whole("--batch", "Number of nodes to choose.")] = 20,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="tasks.json for Label Studio; tasks.csv and tasks.xml appear beside it."),
+        typer.Option(
+            "--out", help="tasks.json for Label Studio; tasks.csv and tasks.xml are written to the same folder."
+        ),
     ] = None,
     strategy: StrategyName = "jury-design",
     candidates: Annotated[
@@ -78,10 +78,9 @@ def next_nodes(
     hidden: given.Hidden = 16,
     as_json: given.AsJson = False,
 ) -> None:
-    """Choose the nodes that are most worth labelling next.
+    """Choose the nodes to label next.
 
-    Only the labels in the --labels file are used; those that came with the graph are not looked at. Answers go back
-    with jurygcn active add.
+    Only the labels in the --labels file are used, not those of the graph. Add the answers with jurygcn active add.
     """
     _check_file(out, "--out", ".json")
     graph = _graph(data, labels, classes)
@@ -113,13 +112,15 @@ def add(
     answers: Annotated[
         Path, typer.Option("--answers", help="Label Studio's JSON or JSON-MIN export, or a CSV with node and label.")
     ],
-    labels: Annotated[Path, typer.Option("--labels", help="The CSV of labels to add to; made if it is not there.")],
+    labels: Annotated[
+        Path, typer.Option("--labels", help="The CSV file to add the labels to; created if it does not exist.")
+    ],
     classes: Classes = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Add people's answers to the file of labels.
 
-    Refuses an unknown node or class, and an answer that contradicts an earlier one; the file is then left as it was.
+    An unknown node or class, or an answer that contradicts an earlier one, is an error; the file is then not changed.
     """
     _check_file(labels, "--labels", ".csv")
     bare, _ = load_graph(data)
@@ -147,7 +148,7 @@ def run_loop(
     data: given.Name,
     strategy: StrategyName = "jury-design",
     initial: Annotated[int | None, given.whole("--initial", "Random labels to begin with.", least=0)] = None,
-    budget: Annotated[int | None, given.whole("--budget", "Labels in all.")] = None,
+    budget: Annotated[int | None, given.whole("--budget", "Total number of labels.")] = None,
     step: Annotated[int | None, given.whole("--step", "Labels between two trainings.")] = None,
     count_initial: Annotated[
         bool, typer.Option("--count-initial/--initial-on-top", help="Whether the budget counts the initial labels.")
@@ -155,18 +156,18 @@ def run_loop(
     oracle: Annotated[
         str | None,
         typer.Option(
-            "--oracle", help="Who answers: a CSV with node and label, or 'terminal'; else the graph's labels."
+            "--oracle", help="Where labels come from: a CSV with node and label, or 'terminal'; default: the graph."
         ),
     ] = None,
     stop_at: Annotated[
-        float | None, given.real("--stop-at", "End early at this validation accuracy, between 0 and 1.", most=1.0)
+        float | None, given.real("--stop-at", "Stop at this validation accuracy, between 0 and 1.", most=1.0)
     ] = None,
     stop_settled: Annotated[
-        bool, typer.Option("--stop-settled", help="End early when new labels no longer change the predictions.")
+        bool, typer.Option("--stop-settled", help="Stop when new labels no longer change the predictions.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the history; the same command goes on from it after an interruption."),
+        typer.Option("--out", help="Folder for the history; after an interruption the same command continues from it."),
     ] = None,
     seed: given.Seed = 0,
     epochs: given.Epochs = 100,
@@ -178,8 +179,8 @@ def run_loop(
 ) -> None:
     """Run active learning to the end of the budget and print the test accuracy after each step.
 
-    The paper's protocol for its graphs unless told otherwise: Cora and Citeseer 10 initial labels, 100 in all, steps of
-    20; PubMed 5, 50, 10.
+    The default is the paper's protocol: for Cora and Citeseer 10 initial labels, 100 in total, steps of 20; for PubMed
+    5, 50 and 10.
     """
     check_out(out)
     rules = [*([] if stop_at is None else [reached(stop_at)]), *([settled()] if stop_settled else [])]
@@ -221,12 +222,12 @@ def run_loop(
 
 
 def _person(graph: Data) -> Oracle:
-    """Whoever sits at the terminal."""
+    """An oracle that asks the person at the terminal."""
     return at_terminal(graph, ask=lambda words: input(visible(words)), say=lambda words: print(visible(words)))
 
 
 def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
-    """The graph, with its classes known."""
+    """The graph with its class names."""
     graph, _ = load_graph(name)
     return with_classes(graph, labels, _listed(classes))
 
@@ -243,7 +244,7 @@ def _read_known(labels: Path | None, graph: Data) -> dict[int, int]:
 
 
 def _check_file(path: Path | None, option: str, suffix: str) -> None:
-    """Refuse a file that cannot be written before the work is done."""
+    """Raise SettingError before the work starts if the file cannot be written."""
     if path is None:
         return
     if path.suffix.lower() != suffix or (path.exists() and not path.is_file()):
@@ -252,10 +253,10 @@ def _check_file(path: Path | None, option: str, suffix: str) -> None:
 
 
 def _write_all(texts: Mapping[Path, str]) -> list[Path]:
-    """Write the files; they appear once all are complete, the last one last."""
+    """Write the files; all appear after the last one is complete, in order."""
     try:
         with ExitStack() as stack:
-            for path, text in reversed(list(texts.items())):  # what is entered first appears last
+            for path, text in reversed(list(texts.items())):  # contexts exit in reverse order
                 stack.enter_context(replacing(path)).write_text(text, encoding="utf-8")
     except OSError as error:
         raise SettingError(f"expected to write {min(texts)}, got {error.strerror or error}; change --out") from error

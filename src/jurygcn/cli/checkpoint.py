@@ -1,4 +1,4 @@
-"""A trained GCN on disk: its state dict, never read as a pickle."""
+"""Load a trained GCN from a state dict, without unpickling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jurygcn.models import GCN
 
 
 def load_gcn(path: Path, data: Data) -> GCN:
-    """The GCN whose state dict is in ``path``, with sizes taken from its shapes, checked against the graph."""
+    """The GCN whose state dict is in ``path``; its sizes must fit the graph."""
     matrices = _read(path)
     widths = [matrices[0].shape[0], *[W.shape[1] for W in matrices]]
     needed = (data.x.shape[1], int(data.num_classes))
@@ -29,7 +29,7 @@ def load_gcn(path: Path, data: Data) -> GCN:
     fits = all(before.shape[1] == after.shape[0] for before, after in pairwise(matrices))
     if not fits or len(hidden) > 1:
         raise ModelError(
-            f"expected layers of one hidden width that follow each other, got the shapes "
+            f"expected consecutive layers of one hidden width, got the shapes "
             f"{', '.join(str(tuple(W.shape)) for W in matrices)} in {path.name}; save a jurygcn.GCN"
         )
     model = GCN(widths[0], next(iter(hidden), 1), widths[-1], num_layers=len(matrices))
@@ -47,10 +47,10 @@ def _read(path: Path) -> list[Tensor]:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except DataError:
         raise
-    except Exception as error:  # a damaged checkpoint can fail in any way
+    except Exception as error:  # a damaged checkpoint can raise any exception
         raise ModelError(
-            f"expected a state dict of plain tensors in {path.name}, got a file that weights-only loading refuses "
-            f"({type(error).__name__}), so nothing in it was run; {remedy}"
+            f"expected a state dict of plain tensors in {path.name}, got a file that weights-only loading "
+            f"rejects ({type(error).__name__}), so none of it was run; {remedy}"
         ) from error
     names = [f"weights.{layer}" for layer in range(len(state))] if isinstance(state, dict) else []
     if not names or set(state) != set(names):
@@ -61,11 +61,11 @@ def _read(path: Path) -> list[Tensor]:
         )
     matrices = [state[name] for name in names]
     if not all(isinstance(W, Tensor) and _is_matrix(W) for W in matrices):
-        raise ModelError(f"expected a matrix of numbers per layer in {path.name}, got something else; {remedy}")
+        raise ModelError(f"expected a matrix of numbers per layer in {path.name}, got other values; {remedy}")
     return matrices
 
 
 def _is_matrix(W: Tensor) -> bool:
-    """Whether these are the numbers of a layer, all of them in the file: strides can repeat one number without end."""
+    """Whether W is a dense matrix with all its numbers in the file; strides could repeat a few numbers."""
     plain = W.layout == torch.strided and W.device.type == "cpu" and W.is_floating_point()
     return plain and W.dim() == 2 and 0 < W.numel() * W.element_size() <= W.untyped_storage().nbytes()

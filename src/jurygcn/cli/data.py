@@ -1,4 +1,4 @@
-"""`jurygcn data list|info|fetch`: what graphs there are, what is in one, and getting it."""
+"""`jurygcn data list|info|fetch`: list, describe and download graphs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jurygcn.data import DATASETS, cache_folder, find_dataset, labelled, load_da
 from jurygcn.data.planetoid import find_raw_folder
 from jurygcn.data.reddit import find_reddit
 
-app = typer.Typer(help="List, inspect and fetch graphs.", no_args_is_help=True)
+app = typer.Typer(help="List, inspect and download graphs.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A dataset name, an .npz file, or a folder with nodes.csv and edges.csv.")]
 
 
@@ -57,7 +57,7 @@ def list_datasets(as_json: AsJson = False) -> None:
 
 @app.command()
 def info(name: Name, as_json: AsJson = False) -> None:
-    """Load a graph, fetching it if need be, and describe it."""
+    """Load a graph, downloading it if necessary, and describe it."""
     facts = describe(load_dataset(name, normalize_features=False))
     if as_json:
         typer.echo(json.dumps(facts))
@@ -71,7 +71,7 @@ def info(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def fetch(name: Name, as_json: AsJson = False) -> None:
-    """Bring a graph into the data folder, so that it loads without network."""
+    """Download a graph into the data folder, so that it loads without network."""
     dataset = find_dataset(name)
     started = time.perf_counter()
     size = sizes(load_dataset(dataset.name, normalize_features=False))
@@ -96,7 +96,7 @@ def fetch(name: Name, as_json: AsJson = False) -> None:
 
 
 def describe(data: Data) -> dict[str, Any]:
-    """What there is to say about a clean graph, as plain values."""
+    """Facts about a clean graph, as plain values."""
     source, target = data.edge_index
     degrees = torch.bincount(source, minlength=data.x.shape[0])
     known = labelled(data)

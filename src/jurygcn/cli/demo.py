@@ -1,4 +1,4 @@
-"""`jurygcn demo`: the whole library on Cora, in one go."""
+"""`jurygcn demo`: the whole library on Cora in one command."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jurygcn.errors import DataError
 
 
 def demo(page: Page = None, as_json: AsJson = False) -> None:
-    """Fetch Cora, train a GCN on 100 random labels, and show which predictions to trust.
+    """Download Cora, train a GCN on 100 random labels, and show which predictions to trust.
 
-    Takes the embedded digits instead if no package index can be reached. The doctor's report is the quick one;
-    jurygcn doctor cora retrains some jurors as well.
+    Uses the embedded digits if no package index can be reached. The report of the doctor is the quick one; jurygcn
+    doctor cora also retrains some jurors.
     """
     check_page(page)
     session = start_session(*demo_graph(), Settings(labels=DEFAULT_LABELS))
@@ -29,11 +29,11 @@ def demo(page: Page = None, as_json: AsJson = False) -> None:
 
 
 def demo_graph() -> tuple[Data, float]:
-    """Cora, or digits where Cora cannot be had, and the seconds it took."""
+    """Cora, or digits if Cora cannot be downloaded, and the loading time in seconds."""
     try:
         return load_graph("cora")
     except DataError as error:
         if not isinstance(error.__cause__, IndexUnreachableError):
             raise
-        say(f"Note: {error.__cause__}, so the demo takes the embedded digits instead of Cora", style="yellow")
+        say(f"Note: {error.__cause__}, so the demo uses the embedded digits instead of Cora", style="yellow")
         return load_graph("digits")

@@ -1,4 +1,4 @@
-"""`jurygcn doctor`: can the jurors of this model be trusted?"""
+"""`jurygcn doctor`: check whether the jurors of a model can be trusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jurygcn.cli.reporting import print_json
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.cli.train import training_facts
 from jurygcn.cli.trained_model import Session, Settings, open_session
-from jurygcn.cli.verdicts import convene
+from jurygcn.cli.verdicts import fit_jury
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.jury import Jury
@@ -35,7 +35,7 @@ def doctor(
     hidden: given.Hidden = 16,
     as_json: given.AsJson = False,
 ) -> None:
-    """Check what the verdict rests on: convergence, curvature, solver, and agreement with retrained jurors.
+    """Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.
 
     Retrains some jurors from scratch. For a checkpoint, pass the --epochs, --lr and --seed that it was trained with.
     """
@@ -50,7 +50,7 @@ def doctor(
         seed=seed,
     )
     session = open_session(data, settings)
-    jury = convene(session, leave_out=leave_out, curvature=curvature, solver=solver, as_printed=as_printed)
+    jury = fit_jury(session, leave_out=leave_out, curvature=curvature, solver=solver, as_printed=as_printed)
     report = plain_report(*examine(session, jury, retrain))
     if as_json:
         print_json({**session.describe("doctor"), **report})
@@ -60,7 +60,7 @@ def doctor(
 
 
 def examine(session: Session, jury: Jury, retrain: int) -> tuple[Health, Fidelity | None]:
-    """Health, and fidelity if some jurors are to be retrained."""
+    """The health of the jury, and its fidelity if ``retrain`` is above 0."""
     with session.timed("health", "Checking the model"):
         health = jury.health()
     if not retrain:
@@ -86,7 +86,7 @@ def plain_report(examined: Health, found: Fidelity | None) -> dict[str, Any]:
 
 
 def report_facts(report: dict[str, Any]) -> dict[str, str]:
-    """The report as rows for people."""
+    """The report as rows of a table."""
     health, fidelity = report["health"], report["fidelity"]
     low, high = health["eigenvalues"]
     facts = {
@@ -98,5 +98,5 @@ def report_facts(report: dict[str, Any]) -> dict[str, str]:
         facts["leverage"] = "{:.3f} to {:.3f} over the labelled nodes (below 1)".format(*health["leverage"])
     if fidelity is not None:
         facts["fidelity"] = f"correlation {fidelity['correlation']:.3f} with {fidelity['retrained']} retrained jurors"
-    facts["advice"] = "\n".join(report["advice"]) or "none, all is well"
+    facts["advice"] = "\n".join(report["advice"]) or "none"
     return facts

@@ -1,4 +1,4 @@
-"""`jurygcn evaluate`: the jury beside other methods, on the same splits of a graph."""
+"""`jurygcn evaluate`: compare the jury with other methods on the same splits of a graph."""
 
 from __future__ import annotations
 
@@ -21,38 +21,37 @@ from jurygcn.experiments.comparison import METHODS, SAME, Evaluation
 from jurygcn.experiments.experiment import records
 
 NOTE = (
-    "Each score is to catch the errors of its own method's model. The GCN that the jury judges is the one of "
-    "max-probability, entropy, temperature and energy; mc-dropout, ensemble, laplace, gpn and sgnn have models of "
-    "their own. Temperature and gpn also use the labels of validation nodes. Split conformal has the same labels "
-    "in all, half of them for calibration."
+    "Each score is measured on the errors of its own method's model. The jury, max-probability, entropy, temperature "
+    "and energy share one GCN; mc-dropout, ensemble, laplace, gpn and sgnn have their own models. Temperature and gpn "
+    "also use the labels of validation nodes. Split conformal uses half of the labels for calibration."
 )
 
 
 def evaluate(
     name: given.Name,
     labels: Annotated[
-        int | None, given.whole("--labels", "Labels of each method; 60, or the whole pool if smaller.", least=2)
+        int | None, given.whole("--labels", "Labels for each method; 60, or the whole pool if smaller.", least=2)
     ] = None,
     splits: Annotated[
         int, given.whole("--splits", "Random splits to average over.", most=MOST_REPEATS)
     ] = comparison.SPLITS,
     alpha: Annotated[
-        float, given.real("--alpha", "How often label sets may miss the truth.", most=1.0)
+        float, given.real("--alpha", "Share of label sets that may miss the true label.", most=1.0)
     ] = comparison.ALPHA,
     methods: Annotated[
-        str, typer.Option("--methods", help=f"Some of {', '.join(METHODS)}, with commas between.")
+        str, typer.Option("--methods", help=f"Some of {', '.join(METHODS)}, separated by commas.")
     ] = ",".join(METHODS),
     left_out: Annotated[
-        bool, typer.Option("--left-out/--no-left-out", help="Also tell nodes of classes that nobody was trained on.")
+        bool, typer.Option("--left-out/--no-left-out", help="Also detect nodes of classes left out of training.")
     ] = True,
     preset: given.Preset = None,
     out: given.Out = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Compare the jury with other methods on the same splits of a graph whose labels are known.
+    """Compare the jury with other methods on the same splits of a labelled graph.
 
-    Which scores catch wrong predictions, whose probabilities are calibrated, whose label sets are small and cover the
-    truth. With --out every measurement is kept, and the same command goes on after an interruption.
+    Measures how well scores detect wrong predictions, how well probabilities are calibrated, and the coverage and size
+    of label sets. With --out every measurement is saved, and the same command continues after an interruption.
     """
     check_out(out)
     data, _ = load_graph(name)
@@ -94,17 +93,20 @@ def written(out: Path, found: Evaluation, run: dict[str, Any]) -> list[Path]:
 
 
 def present(found: Evaluation, name: str) -> None:
-    """The tables for people, the best first."""
+    """Print the tables, best method first."""
     console = Console()
     settings = found.settings
     console.print(
         f"\n[bold]{shown(name)}[/bold]: {settings['labels']} labels, {settings['splits']} splits; mean ± sd over splits"
     )
-    coverage = f"Label sets that are to cover {1 - settings['alpha']:g}"
-    gone = f"Telling nodes of {settings['classes_left_out']} classes left out"
+    coverage = f"Label sets (target coverage {1 - settings['alpha']:g})"
+    gone = f"Detecting nodes of {settings['classes_left_out']} classes left out of training"
     about_sets = {"coverage": "coverage", "size": "size", "singletons": "single", "singleton_accuracy": "right"}
     titles = {
-        "errors": ("Catching wrong predictions (AURC: low is good)", {k: k.upper() for k in ("auroc", "aupr", "aurc")}),
+        "errors": (
+            "Detecting wrong predictions (AURC: low is good)",
+            {k: k.upper() for k in ("auroc", "aupr", "aurc")},
+        ),
         "probabilities": ("Probabilities", {"accuracy": "accuracy", "ece": "ECE", "nll": "NLL", "brier": "Brier"}),
         "sets": (coverage, about_sets),
         "strange": (gone, {"auroc": "AUROC"}),
@@ -123,5 +125,5 @@ def present(found: Evaluation, name: str) -> None:
 
 
 def spread(mean: float, sd: float | None) -> str:
-    """The mean, with ± sd where one is wanted; nothing where there is none."""
+    """The mean, with ± sd if sd is given; empty for NaN."""
     return "" if mean != mean else f"{mean:.3f}" if sd is None else f"{mean:.3f} ± {sd:.3f}"

@@ -1,4 +1,4 @@
-"""`jurygcn train --method`: every method but the plain GCN, through the one interface of jurygcn.learning."""
+"""`jurygcn train --method`: every method except the plain GCN, through the interface of jurygcn.learning."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fit_method(
 
 
 def adjusted(method: Method, name: str, stated: dict[str, Any]) -> Method:
-    """The method with what the user stated; what it does not have is refused."""
+    """The method with the user's settings; raise SettingError for settings that it does not have."""
     known = {f.name for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     strange = [f"--{key.replace('_', '-')}" for key in stated if key not in known]
     if strange:
@@ -84,7 +84,7 @@ def plain(method: Method) -> dict[str, Any]:
 
 
 def scores(fitted: Fitted, data: Data, nodes: Tensor) -> dict[str, Any]:
-    """Accuracy, micro-F1 and how well the uncertainty tells wrong from right; None where there is none."""
+    """Accuracy, micro-F1 and the AUROC of detecting errors by the uncertainty; None without test nodes."""
     if not len(nodes):
         return {"nodes": 0, "accuracy": None, "micro_f1": None, "error_auroc": None}
     predicted, truth = fitted.predict(nodes), data.y[nodes]
@@ -113,7 +113,7 @@ def predictions(fitted: Fitted, data: Data, train_nodes: Tensor) -> pd.DataFrame
 
 
 def facts(run: dict[str, Any], data: Data) -> dict[str, str]:
-    """The run as rows for people."""
+    """The run as rows of a table."""
     test = run["test"]
     rows = {
         "graph": f"{data.num_nodes:,} nodes, {data.num_edges // 2:,} edges, {data.num_classes} classes",
@@ -125,5 +125,5 @@ def facts(run: dict[str, Any], data: Data) -> dict[str, str]:
     return rows | {
         "test accuracy": f"{100 * test['accuracy']:.1f} % of {test['nodes']:,} nodes",
         "micro-F1": f"{test['micro_f1']:.3f}",
-        "errors caught": f"AUROC {test['error_auroc']:.3f} of the method's own uncertainty",
+        "errors detected": f"AUROC {test['error_auroc']:.3f} of the method's own uncertainty",
     }

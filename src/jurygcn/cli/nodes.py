@@ -1,4 +1,4 @@
-"""Which nodes a model was trained on, as told by a file."""
+"""Read the nodes that a model was trained on from a file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jurygcn.io.fingerprints import SEAL, fingerprint, state, unsealed
 from jurygcn.io.spreadsheet import check_header, read_rows, unquoted
 from jurygcn.models import GCN
 
-HEADERS = ("node", "nodes", "id", "name")  # first cells that are a heading, not a node
+HEADERS = ("node", "nodes", "id", "name")  # first cells that mark a heading
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What the run.json of a training run says; None where it says nothing."""
+    """The entries of a training run's run.json; None if it has none."""
 
     train_nodes: Tensor | None = None
     weight_decay: float | None = None
@@ -33,8 +33,9 @@ class Recorded:
 def read_nodes(path: Path, data: Data) -> Tensor:
     """Node indices from a run.json, or from a text or CSV file with one node in the first column of each line.
 
-    `jurygcn.data.names` says what a line means. Empty lines and those that begin with # are skipped, and so is a
-    heading such as "node".
+    See `jurygcn.data.names` for the meaning of a line. Empty lines, lines that begin with # and a heading such as
+    "node"
+    are skipped.
     """
     return checked(_read(path, data, "--train-nodes"), data, str(path.name))
 
@@ -57,39 +58,39 @@ def _read(path: Path, data: Data, option: str) -> list[int]:
             raise
         raise DataError(
             f"expected one node number or name per line in {path.name}, or a run.json with train_nodes, "
-            f"got something else ({type(error).__name__}); correct the file"
+            f"got other content ({type(error).__name__}); correct the file"
         ) from error
 
 
 def recorded_beside(checkpoint: Path, data: Data, model: GCN) -> Recorded:
-    """What the run.json next to a checkpoint says, if there is one and it is about this graph and model."""
+    """The entries of the run.json next to a checkpoint, if it belongs to this graph and model."""
     path = checkpoint.parent / "run.json"
     if not path.is_file():
         return Recorded()
     try:
         run = read_json(path)
-        if isinstance(run, dict) and {SEAL, "parameters"} & run.keys():  # earlier versions wrote neither
+        if isinstance(run, dict) and {SEAL, "parameters"} & run.keys():  # earlier versions have neither
             run = unsealed(run)
         if not isinstance(run, dict) or run.get("command") != "train" or run["data"]["name"] != data.name:
             return Recorded()
         if run.get("parameters", "") not in ("", fingerprint(state(model))):
-            raise ValueError("it is about other parameters")
+            raise ValueError("its parameters differ")
         nodes, weight_decay = _numbers(run["train_nodes"]), float(run["settings"]["weight_decay"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"expected the run.json that was written with {checkpoint.name} beside it, got another file ({error}); "
-            "train again, or move it away and pass --train-nodes and --weight-decay"
+            f"expected the run.json that was written with {checkpoint.name}, got another file ({error}); "
+            "train again, or remove it and pass --train-nodes and --weight-decay"
         ) from error
     return Recorded(checked(nodes, data, "run.json"), weight_decay)
 
 
 def checked(nodes: list[int], data: Data, file: str) -> Tensor:
-    """The nodes as a tensor: in range, each once, all with a label."""
+    """The nodes as a tensor; raise DataError unless they are in range, unique and labelled."""
     indices = check_nodes(torch.tensor(nodes, dtype=torch.long), data, what=f"{file} (training nodes)")
     without = indices[~labelled(data)[indices]]
     if len(without):
         node = node_words(int(without[0]), data)
-        raise DataError(f"expected training nodes with a label, got {node} without in {file}; drop it")
+        raise DataError(f"expected training nodes with a label, got {node} without one in {file}; drop it")
     return indices
 
 
@@ -107,7 +108,7 @@ def _from_lines(path: Path, data: Data) -> list[int]:
     names = Names.of_nodes(data)
     rows = [(line, [unquoted(cell) for cell in row]) for line, row in read_rows(path) if row[0].strip()]
     rows = [(line, row) for line, row in rows if not row[0].startswith("#") or row[0] in names]
-    column = None  # of names, where the first column is not the only one that says which node it is
+    column = None  # the column of names, if the file has one besides the first column
     if rows and rows[0][1][0].strip().lower() in HEADERS and rows[0][1][0].strip() not in names:
         header = [cell.strip().lower() for cell in rows[0][1]]
         if len(header) > 1:

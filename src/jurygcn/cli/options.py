@@ -1,4 +1,4 @@
-"""Options that several commands share, and the checks that need no data."""
+"""Options that several commands share, and checks that need no data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jurygcn.linalg import SOLVERS
 from jurygcn.parallel import check_parallel
 
 DEFAULT_WEIGHT_DECAY = 5e-4
-MOST_NODES = 10**9  # of a graph, and so labels and jurors; no machine holds one that large
+MOST_NODES = 10**9  # upper bound for nodes, labels and jurors; larger graphs fit into no machine
 
 __all__ = [
     "Alpha",
@@ -60,7 +60,7 @@ __all__ = [
 
 
 def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
-    """A check that the option names one of the choices."""
+    """A callback that checks that the value is one of the choices."""
 
     def check(value: Any) -> Any:
         if value is not None and value not in choices:
@@ -71,7 +71,7 @@ def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
 
 
 def whole(option: str, about: str, *, least: int = 1, most: int = MOST_NODES) -> Any:
-    """An option that takes a whole number between two bounds, in digits 0 to 9."""
+    """An option for a whole number between two bounds, written in the digits 0 to 9."""
 
     def parse(text: Any) -> int:
         number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", str(text)) else None
@@ -85,7 +85,7 @@ def whole(option: str, about: str, *, least: int = 1, most: int = MOST_NODES) ->
 
 
 def real(option: str, about: str, *, most: float, callback: Callable[[float], float] | None = None) -> Any:
-    """An option that takes a number between 0 and a bound, in digits 0 to 9."""
+    """An option for a number between 0 and a bound, written in the digits 0 to 9."""
 
     def parse(text: Any) -> float:
         written = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", str(text))
@@ -97,7 +97,7 @@ def real(option: str, about: str, *, most: float, callback: Callable[[float], fl
     return typer.Option(option, parser=parse, callback=callback, metavar="NUMBER", help=about)
 
 
-# The same option has another meaning or default in some commands, and the same bounds in all.
+# Options with the same bounds in all commands, but other help texts or defaults.
 epochs = partial(whole, "--epochs", most=MOST_EPOCHS)
 hidden = partial(whole, "--hidden", most=MOST_HIDDEN)
 layers = partial(whole, "--layers", most=MOST_LAYERS)
@@ -130,35 +130,37 @@ def _memory(value: str) -> str:
 
 
 Labels = Annotated[
-    int | None, whole("--labels", "Nodes to label at random; 100, or the whole pool if smaller.", least=0)
+    int | None, whole("--labels", "Number of random labels; 100, or the whole pool if smaller.", least=0)
 ]
-PerClass = Annotated[int | None, whole("--per-class", "Nodes to label in each class, instead.", least=0)]
+PerClass = Annotated[
+    int | None, whole("--per-class", "Number of random labels per class, instead of --labels.", least=0)
+]
 TrainNodes = Annotated[
     Path | None,
     typer.Option(
         "--train-nodes",
         help="Nodes to train on: a file with one node number or name per line; a CSV file with the columns node and "
-        "label, whose labels are then used; the run.json of a run; or the word all, for every labelled node.",
+        "label, which also sets the labels; the run.json of a run; or the word all, for every labelled node.",
     ),
 ]
 Epochs = Annotated[int, epochs("Training epochs.")]
 LearningRate = Annotated[float, learning_rate("Adam's learning rate.")]
 WeightDecay = Annotated[
     float | None,
-    weight_decay(f"L2 penalty, part of the objective that jurors minimise; {DEFAULT_WEIGHT_DECAY:g} by default."),
+    weight_decay(f"L2 penalty of the training objective; {DEFAULT_WEIGHT_DECAY:g} by default."),
 ]
-Dropout = Annotated[float, dropout("Dropout; 0 if the model is to be quantified, so that it has an optimum.")]
+Dropout = Annotated[float, dropout("Dropout; use 0 for a model to quantify, so that its objective has an optimum.")]
 Hidden = Annotated[int, hidden("Hidden units per layer.")]
 Layers = Annotated[int, layers("Graph convolutions.")]
 Seed = Annotated[int, whole("--seed", "Seed of split, labels and weights.", least=0, most=2**32 - 1)]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder to write the results to.")]
-Page = Annotated[Path | None, typer.Option("--report", help="An HTML page to write about the verdict; works offline.")]
+Page = Annotated[Path | None, typer.Option("--report", help="HTML page of the verdict to write; it works offline.")]
 Checkpoint = Annotated[
     Path | None,
     typer.Option(
         "--model",
         help="A state dict of jurygcn.GCN to quantify instead of training one; pass the training nodes with "
-        "--train-nodes, unless the run.json of jurygcn train lies beside it.",
+        "--train-nodes, unless the run.json of jurygcn train is in the same folder.",
     ),
 ]
 Alpha = Annotated[float, real("--alpha", "Level of the interval behind width.", most=0.5, callback=_alpha)]
@@ -167,7 +169,7 @@ LeaveOut = Annotated[
     typer.Option(
         "--leave-out",
         callback=one_of("--leave-out", LEAVE_OUT),
-        help="How jurors leave a label out: newton, the paper's influence, or retrain (brute force).",
+        help="How to leave a label out: newton, influence (the paper's), or retrain (brute force).",
     ),
 ]
 Curvature = Annotated[
@@ -179,19 +181,22 @@ Solver = Annotated[
     typer.Option("--solver", callback=one_of("--solver", ("auto", *SOLVERS)), help=f"{', '.join(('auto', *SOLVERS))}."),
 ]
 AsPrinted = Annotated[
-    bool, typer.Option("--as-printed", help="The paper's formulas as printed, errors included (influence jurors).")
+    bool,
+    typer.Option("--as-printed", help="Use the paper's formulas as printed, with their errors (influence jurors)."),
 ]
 Diffusion = Annotated[
     str,
     typer.Option(
-        "--diffusion", callback=_diffusion, help="Average votes over neighbourhoods this often; auto lets jurors say."
+        "--diffusion",
+        callback=_diffusion,
+        help="How often to average votes over neighbourhoods; auto chooses by the left-out labels.",
     ),
 ]
 RidgePanel = Annotated[
     bool,
     typer.Option(
         "--panel/--no-panel",
-        help="Also what ridge regressions on averaged features think of the predictions; takes seconds.",
+        help="Also score the predictions with ridge regressions on averaged features; takes seconds.",
     ),
 ]
 Votes = Annotated[
@@ -199,7 +204,7 @@ Votes = Annotated[
     typer.Option(
         "--votes",
         callback=one_of("--votes", VOTES),
-        help="How jurors vote: exact, linearized (for thousands of labels), or auto.",
+        help="How to compute the jurors' predictions: exact, linearized (for thousands of labels), or auto.",
     ),
 ]
 Preset = Annotated[
@@ -207,7 +212,7 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         callback=one_of("--preset", PRESETS),
-        help="Settings that the authors of GAT and GPN use for a certain graph: pubmed.",
+        help="Settings that the authors of GAT and GPN use for one graph: pubmed.",
     ),
 ]
 Chosen = Annotated[
@@ -215,20 +220,20 @@ Chosen = Annotated[
     typer.Option(
         "--chosen",
         callback=one_of("--chosen", CHOSEN),
-        help="How the labels were chosen: random, 'per class' (the same number from each class), or actively, and then "
-        "no coverage is claimed.",
+        help="How the labels were chosen: random, 'per class' (the same number from each class), or actively (then "
+        "no coverage is claimed).",
     ),
 ]
-MaxJurors = Annotated[int | None, whole("--max-jurors", "Take only this many jurors, drawn at random; all by default.")]
+MaxJurors = Annotated[int | None, whole("--max-jurors", "Number of jurors, drawn at random; all by default.")]
 Parallel = Annotated[
     str | None,
     typer.Option(
-        "--parallel", callback=_parallel, help="Where to count ballots: a number of processes, or dask://host:port."
+        "--parallel", callback=_parallel, help="Where to count votes: a number of processes, or dask://host:port."
     ),
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", callback=_memory, help="How much a batch of ballots may take, in each process.")
+    str, typer.Option("--memory", callback=_memory, help="Memory for a batch of votes, in each process.")
 ]
 Retrain = Annotated[
-    int, whole("--retrain", "Jurors to retrain and compare with; 0 for the cheap checks only.", least=0)
+    int, whole("--retrain", "Number of jurors to retrain for comparison; 0 for the quick checks only.", least=0)
 ]

@@ -1,4 +1,4 @@
-"""Results as files: all of them, or none."""
+"""Write results to files: all of them, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Writer = Callable[[Path], object]
 
 
 def check_out(folder: Path | None) -> None:
-    """Refuse a folder that cannot be written to before the work is done, without creating it."""
+    """Raise SettingError before the work starts if the folder cannot be written; do not create it."""
     if folder is None:
         return
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -34,7 +34,7 @@ def check_out(folder: Path | None) -> None:
 
 
 def check_page(path: Path | None, option: str = "--report") -> None:
-    """Refuse a page that cannot be written before the work is done."""
+    """Raise SettingError before the work starts if the page cannot be written."""
     if path is None:
         return
     if path.is_dir():
@@ -43,16 +43,16 @@ def check_page(path: Path | None, option: str = "--report") -> None:
         raise SettingError(f"expected {option} to be a file, got the device, pipe or socket {path}; choose another")
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise SettingError(f"expected a {option} that can be written, got {nearest} in the way; choose another")
+        raise SettingError(f"expected a {option} that can be written, got no permission in {nearest}; choose another")
 
 
 def write_content(report: Report) -> Writer:
-    """A writer of what the page will show."""
+    """A writer of the page's content as JSON."""
     return lambda path: path.write_text(report.to_json(), encoding="utf-8")
 
 
 def write_page(report: Report, path: Path) -> Path:
-    """Write the report's page in one piece."""
+    """Write the report's page, atomically."""
     try:
         return report.write(path)
     except OSError as error:
@@ -62,11 +62,11 @@ def write_page(report: Report, path: Path) -> Path:
 
 
 def write_run(folder: Path, run: Mapping[str, Any], files: Mapping[str, Writer]) -> list[Path]:
-    """Write the files and run.json into the folder; they appear once all are complete, run.json last."""
+    """Write the files and run.json into the folder; all appear after the last one is complete, run.json last."""
     text = json.dumps(sealed(without_nan(run)), indent=2, allow_nan=False) + "\n"
     writers: dict[str, Writer] = {"run.json": lambda path: path.write_text(text, encoding="utf-8"), **files}
     try:
-        with ExitStack() as stack:  # leaves in reverse order, so what is entered first appears last
+        with ExitStack() as stack:  # contexts exit in reverse order, so run.json appears last
             for name, write in writers.items():
                 write(stack.enter_context(replacing(folder / name)))
     except OSError as error:
@@ -83,7 +83,7 @@ def say_written(console: Console, files: Iterable[Path]) -> None:
 
 
 def write_csv(frame: pd.DataFrame) -> Writer:
-    """A writer of the table, in which no text cell can be taken for a formula by a spreadsheet."""
+    """A writer of the table as CSV; no spreadsheet runs its text cells as formulas."""
     cells = frame.astype(object).where(frame.notna(), "")
     text = as_csv([str(column) for column in frame.columns], cells.itertuples(index=False, name=None))
     return lambda path: path.write_text(text, encoding="utf-8", newline="")

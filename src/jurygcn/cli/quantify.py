@@ -1,4 +1,4 @@
-"""`jurygcn quantify`: which predictions of a GCN to trust."""
+"""`jurygcn quantify`: the uncertainty of a GCN's predictions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from jurygcn.display.words import claim_words
 from jurygcn.report import report_on
 
 SHOWN = 10  # nodes per table
-UNFINISHED = ".batches"  # folder in --out with the ballots counted so far; gone once the results are there
-RECORD = re.compile(r"\.?[0-9a-f]{32,64}\.npz(\.jurygcn-[0-9a-f]{32}\.npz)?")  # what is in it: counts, whole or not
+UNFINISHED = ".batches"  # folder in --out for the votes counted so far; removed when the results are written
+RECORD = re.compile(r"\.?[0-9a-f]{32,64}\.npz(\.jurygcn-[0-9a-f]{32}\.npz)?")  # its files, complete or temporary
 
 
 def quantify(
@@ -53,12 +53,12 @@ def quantify(
     memory: given.Memory = "1GB",
     as_json: given.AsJson = False,
 ) -> None:
-    """Train or load a GCN, and let the jury say how far to trust each of its predictions.
+    """Train or load a GCN, and quantify the uncertainty of each of its predictions.
 
-    Trains without dropout: the jackknife compares the model with the optimum of its training engine, and
-    with dropout it has none. Prints the ten most and the ten least uncertain nodes. With --out, writes
-    verdict.csv (all nodes), run.json, and report.json, of which jurygcn report makes a page; the same command after
-    an interruption counts only the ballots that are left.
+    Trains without dropout, because the jackknife needs an optimum of the training objective. Prints the ten most and
+    the
+    ten least uncertain nodes. With --out, writes verdict.csv (all nodes), run.json, and report.json, the input of
+    jurygcn report. After an interruption the same command counts only the remaining votes.
     """
     check_out(out)
     check_page(page)
@@ -87,17 +87,17 @@ def quantify(
         memory=memory,
         resume=None if out is None else out / UNFINISHED,
     )
-    # the check-up of a linearised jury would need the large matrices that it avoids
+    # linearised juries avoid large matrices, and the check-up would need them
     wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.votes != "linearized")
     checkup = examine(judgement.session, judgement.jury, retrain) if wanted else (None, None)
     report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
     if out is not None:
-        _forget(out / UNFINISHED)
+        _remove_counts(out / UNFINISHED)
 
 
-def _forget(folder: Path) -> None:
-    """Remove the counts that were kept, and the folder unless something else is in it."""
+def _remove_counts(folder: Path) -> None:
+    """Remove the saved counts, and the folder if it is then empty."""
     with suppress(OSError):
         for path in folder.iterdir():
             if RECORD.fullmatch(path.name):
@@ -115,7 +115,7 @@ def present(
     checkup: tuple[Health | None, Fidelity | None] = (None, None),
     report: dict[str, Any] | None = None,
 ) -> None:
-    """Write the files, then print the tables or the JSON; ``report`` is the doctor's, if it is to be printed."""
+    """Write the files, then print the tables or the JSON; ``report`` is the doctor's report, if there is one."""
     session, verdict = judgement.session, judgement.verdict
     frame = verdict_frame(verdict, session.data, session.train_nodes)
     most, least = extremes(verdict, frame, SHOWN)
@@ -138,7 +138,7 @@ def present(
     for title, rows in ((f"{len(most)} most uncertain nodes", most), (f"{len(least)} least uncertain nodes", least)):
         console.print(node_table(rows, title=title))
     notes = (
-        f"label sets are at alpha {SET_ALPHA:g}; * the model was trained on this node's label",
+        f"label sets at alpha {SET_ALPHA:g}; *: the model was trained on this node's label",
         class_legend(session.data),
     )
     for line in notes:
@@ -151,7 +151,7 @@ def present(
 
 
 def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
-    """What was used and how well it did, as rows for people."""
+    """Settings and test results as rows of a table."""
     jurors, verdict = judgement.jury.jurors, judgement.verdict
     steps = "none" if verdict.diffusion == 0 else f"{verdict.diffusion} step" + "s" * (verdict.diffusion > 1)
     facts = training_facts(judgement.session)
@@ -166,12 +166,12 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     facts |= score_facts(test)
     if test["nodes"]:
         facts["label sets"] = (
-            f"{100 * test['set_coverage']:.1f} % hold the true label (target {100 * (1 - SET_ALPHA):g} %), "
+            f"{100 * test['set_coverage']:.1f} % contain the true label (target {100 * (1 - SET_ALPHA):g} %), "
             f"{test['mean_set_size']:.2f} labels on average"
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
-            facts["ambiguity"] = f"is higher for wrong than for right predictions in {100 * test['error_auroc']:.0f} %"
-            if test["opinion_auroc"] is not None:
-                facts["ridge panel"] = f"is so in {100 * test['opinion_auroc']:.0f} %"
+            facts["error detection"] = f"AUROC {test['error_auroc']:.3f} by ambiguity"
+            if test["panel_auroc"] is not None:
+                facts["error detection"] += f", {test['panel_auroc']:.3f} by the ridge panel"
     facts["coverage"] = claim_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

@@ -1,4 +1,4 @@
-"""`jurygcn report`: the page about results that were written before."""
+"""`jurygcn report`: write the HTML page of saved results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PAGE = "report.html"
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that quantify --out wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --out folder of jurygcn quantify.")],
     out: Annotated[Path | None, typer.Option("--out", help=f"The file to write; {PAGE} in DIR by default.")] = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Write one HTML page about the results in a folder: tables, charts, neighbourhoods. It works offline.
+    """Write the results in a folder as one HTML page with tables and charts. It works offline.
 
-    Nothing is computed again.
+    Nothing is recomputed.
     """
     check_page(out, "--out")
     found = Report.load(folder)

@@ -1,4 +1,4 @@
-"""What reaches the screen: errors as one sentence, warnings as notes, a spinner for long work, JSON."""
+"""Output to the terminal: errors as one sentence, warnings as notes, a spinner for long work, JSON."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from jurygcn.errors import DataNotice, JuryError, JuryWarning
 
 BAD_INPUT, UNEXPECTED = 2, 1
 MARKUP: Literal["markdown"] = "markdown"  # of help texts
-STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone surrogates, line ends
-SPINNER_AFTER = 1.0  # seconds
+CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode: control and format characters, surrogates, line ends
+SPINNER_AFTER = 1.0  # seconds; shorter work shows no spinner
 
 
 class Commands(TyperGroup):
-    """The root command: whatever goes wrong below it ends here, with a sentence and an exit code."""
+    """The root command; it turns every exception into one sentence and an exit code."""
 
     def main(
         self,
@@ -54,18 +54,18 @@ class Commands(TyperGroup):
         return code
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the words name, imported now."""
+        """The command with this name, imported now."""
         name, command, rest = super().resolve_command(ctx, args)
         with signals.working(False):
             return name, command if name is None else load(name), rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; Ctrl-C and termination end it with a word."""
+        """Run the command; Ctrl-C and SIGTERM end it with one word."""
         try:
             with signals.working():
                 return super().invoke(ctx)
         except BaseException as error:
-            number = signals.received()  # other libraries turn KeyboardInterrupt into errors of their own
+            number = signals.received()  # other libraries turn KeyboardInterrupt into other errors
             if number is None and not isinstance(error, KeyboardInterrupt):
                 raise
             number = number or signal.SIGINT
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
 
 
 def load(name: str) -> Any:
-    """The command or group that a module of this package holds, with all its options."""
+    """The command or group of a module of this package, with all its options."""
     module = import_module(f"jurygcn.cli.{name}")
     whole = typer.Typer(rich_markup_mode=MARKUP)
     if hasattr(module, "app"):
@@ -85,8 +85,8 @@ def load(name: str) -> Any:
 
 
 def report(error: Exception) -> int:
-    """Tell the user what went wrong, in a sentence, and return the exit code; when debugging, a bug is raised again."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # Click's way to show help; with Rich it is on the screen already
+    """Print the error as one sentence and return the exit code; with JURYGCN_DEBUG, re-raise unexpected errors."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # Click's signal to show help
         typer.echo(str(error.format_message()), nl=False)  # type: ignore[attr-defined]
         return BAD_INPUT
     if isinstance(error, JuryError):
@@ -110,38 +110,38 @@ def report(error: Exception) -> int:
 
 
 def environment_fault(error: Exception) -> str | None:
-    """A sentence about what the machine, not the program, lacks; None if the error is about something else."""
+    """A sentence about missing memory or files that cannot be used; None for other errors."""
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
-        return "expected enough memory for this graph and model, got too little; take fewer labels or a larger machine"
+        return "expected enough memory for this graph and model, got too little; use fewer labels or a larger machine"
     if isinstance(error, OSError):
         place = f" ({error.filename})" if error.filename else ""
-        return f"expected to read and write files{place}, got {error.strerror or error}; make room or choose another"
+        return f"expected to read and write files{place}, got {error.strerror or error}; free space or use another file"
     return None
 
 
 def debugging() -> bool:
-    """Whether the user asked for tracebacks."""
+    """Whether JURYGCN_DEBUG asks for tracebacks."""
     return os.environ.get("JURYGCN_DEBUG", "") not in ("", "0")
 
 
 def say(sentence: str, *, style: str = "") -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     Console(stderr=True).print(Text(visible(" ".join(sentence.split())), style=style), soft_wrap=True)
 
 
 def visible(text: object) -> str:
-    """Text in which every character that would steer the terminal is shown as its code."""
-    return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) in STEERING else c for c in str(text))
+    """The text with control characters replaced by their codes."""
+    return "".join(f"\\x{ord(c):02x}" if unicodedata.category(c) in CONTROL else c for c in str(text))
 
 
 def shown(text: object) -> str:
-    """Text for Rich, which finds neither markup nor control characters in it."""
+    """The text for Rich, with markup escaped and control characters replaced."""
     return escape(visible(text))
 
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Show the library's own warnings as one-line notes, and nobody else's unless debugging."""
+    """Show the library's warnings as one-line notes; hide other warnings unless debugging."""
     with warnings.catch_warnings():
         if not debugging():
             warnings.simplefilter("ignore")
@@ -168,7 +168,7 @@ def warnings_as_notes() -> Iterator[None]:
 
 @contextmanager
 def busy(what: str) -> Iterator[None]:
-    """A spinner with a clock on stderr while the block runs, if that takes over a second."""
+    """Show a spinner with a clock on stderr while the block runs, after one second."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -188,12 +188,12 @@ def busy(what: str) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object on stdout."""
     typer.echo(json.dumps(without_nan(value), allow_nan=False))
 
 
 def without_nan(value: Any) -> Any:
-    """The same value with null for NaN and infinity, which JSON does not have."""
+    """The value with None instead of NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

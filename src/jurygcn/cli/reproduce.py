@@ -1,4 +1,4 @@
-"""`jurygcn reproduce`: the paper's tables and figures, ours beside the paper's numbers."""
+"""`jurygcn reproduce`: the paper's tables and figures, with the paper's numbers and ours."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def reproduce(
         given.whole("--runs", "Splits to average over; 20 by default, 2 with --quick.", most=MOST_REPEATS),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours: Cora, few runs.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for CSV, JSON and pictures.")] = Path("reproduced"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for CSV, JSON and PNG files.")] = Path("reproduced"),
     as_json: given.AsJson = False,
 ) -> None:
     """Regenerate the paper's tables and figures, with the paper's numbers beside ours.
 
-    Every measured cell is kept in OUT/NAME.jsonl: the same command goes on after an interruption. Reddit is used where
-    its files are in the data folder; elsewhere a synthetic stand-in takes its place and is named as such.
+    Every measured cell is saved in OUT/NAME.jsonl, so the same command continues after an interruption. Reddit is used
+    if its files are in the data folder; otherwise a synthetic stand-in, named as such.
     """
     check_out(out)
     names = tuple(EXPERIMENTS) if what == EVERYTHING else (what,)
@@ -59,7 +59,7 @@ def reproduce(
 
 
 def present(found: Reproduced, console: Console) -> None:
-    """The tables in the paper's layout, how they were measured, where the files are."""
+    """Print the tables in the paper's layout, how they were measured, and the files."""
     console.print(f"\n[bold]{shown(found.experiment.title)}[/bold]")
     for title, frame in found.shown.items():
         console.print(text_table(frame, title=title))
@@ -68,7 +68,7 @@ def present(found: Reproduced, console: Console) -> None:
 
 
 def text_table(frame: pd.DataFrame, *, title: str) -> Table:
-    """A frame of text; the first column is words, the others are numbers."""
+    """A table of a frame's text; text columns are left-aligned, numbers right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, title=shown(title), title_justify="left", title_style="bold", pad_edge=False)
     for place, column in enumerate(frame.columns):
         words = place == 0 or str(column) in ("method", "graph", "score", "errors of")

@@ -1,4 +1,4 @@
-"""A verdict as tables: rows, the screen, a data frame."""
+"""A verdict as tables: for the terminal, as rows, as a data frame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jurygcn.cli.reporting import shown, visible
 from jurygcn.data import labelled
 from jurygcn.verdict import Verdict
 
-SET_ALPHA = 0.1  # the level of the label sets that are shown
+SET_ALPHA = 0.1  # the level of the label sets shown; their target coverage is 90 %
 COLUMNS = (
     "node",
     "name",
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def facts_table(facts: Mapping[str, str], *, title: str) -> Table:
-    """Two columns: what, and its value."""
+    """A table with two columns: name and value."""
     table = Table(box=box.SIMPLE, show_header=False, title=shown(title), title_justify="left", title_style="bold")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -45,7 +45,7 @@ def in_words(seconds: Mapping[str, float]) -> str:
 
 
 def verdict_frame(verdict: Verdict, data: Data, train_nodes: Tensor) -> pd.DataFrame:
-    """The verdict's frame with names, true labels (empty if unknown) and a mark for the nodes trained on."""
+    """The verdict's frame with names, true labels (empty if unknown) and whether a node was trained on."""
     frame = verdict.to_frame(SET_ALPHA)
     nodes = verdict.nodes
     truth = [number if known else None for number, known in zip(data.y[nodes].tolist(), labelled(data)[nodes].tolist())]
@@ -77,7 +77,7 @@ def extremes(verdict: Verdict, frame: pd.DataFrame, count: int) -> tuple[list[di
 
 
 def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
-    """Nodes with what the jury says of each; classes by their numbers, so that sets fit a line."""
+    """A table of nodes with their verdicts; classes by number, so that sets fit on a line."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for column in ("node", "predicted", "true"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -99,7 +99,7 @@ def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
 
 
 def class_legend(data: Data) -> str | None:
-    """Which number is which class, if classes have names."""
+    """The numbers and names of the classes, if they have names."""
     names = getattr(data, "class_names", None)
     if not names or names == [str(number) for number in range(len(names))]:
         return None

@@ -1,4 +1,4 @@
-"""`jurygcn train`: learn from a few labels, by the paper's GCN or by another method, and say how well it does."""
+"""`jurygcn train`: train the paper's GCN or another method on a few labels, and print its test scores."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ Method = Annotated[
     typer.Option(
         "--method",
         callback=given.one_of("--method", METHOD_NAMES),
-        help=f"{', '.join(METHOD_NAMES)}. All but gcn have their authors' settings unless you say otherwise.",
+        help=f"{', '.join(METHOD_NAMES)}. All but gcn have their authors' settings by default.",
     ),
 ]
-Epochs = Annotated[int | None, given.epochs("Training epochs; 100 for gcn, or the method's own.")]
-LearningRate = Annotated[float | None, given.learning_rate("Adam's learning rate; 0.01, or the method's own.")]
-Dropout = Annotated[
-    float | None, given.dropout("Dropout; 0 for gcn, so that it has an optimum to quantify, or the method's own.")
+Epochs = Annotated[int | None, given.epochs("Training epochs; default 100 for gcn, else the method's own.")]
+LearningRate = Annotated[
+    float | None, given.learning_rate("Adam's learning rate; default 0.01 for gcn, else the method's own.")
 ]
-Hidden = Annotated[int | None, given.hidden("Hidden units; 16, or the method's own.")]
-Layers = Annotated[int | None, given.layers("Graph convolutions of gcn; 2.")]
+Dropout = Annotated[
+    float | None, given.dropout("Dropout; default 0 for gcn, so that it can be quantified, else the method's own.")
+]
+Hidden = Annotated[int | None, given.hidden("Hidden units; default 16 for gcn, else the method's own.")]
+Layers = Annotated[int | None, given.layers("Graph convolutions of gcn; default 2.")]
 
 
 def train(
@@ -54,9 +56,9 @@ def train(
 ) -> None:
     """Train on some labelled nodes and print the test accuracy.
 
-    gcn is the paper's GCN, ready for jurygcn quantify. reweight and self-train let the jury help; gat, sgnn, gpn and
-    the others are there to compare with, and those that stop early or calibrate use the split's validation nodes, as
-    self-train-validated does to choose its teachers.
+    gcn is the paper's GCN, for jurygcn quantify. reweight and self-train use the jury's uncertainty. gat, sgnn, gpn and
+    the others are baselines. Methods that stop early or calibrate use the split's validation nodes; so does
+    self-train-validated, to choose its teachers.
 
     With --out, gcn writes model.pt (a state dict for jurygcn quantify --model) and run.json; the other methods write
     predictions.csv, state.pt and run.json.
@@ -88,7 +90,7 @@ def train(
 
 @torch.no_grad()
 def test_scores(session: Session) -> dict[str, Any]:
-    """Accuracy and micro-F1 on the test nodes; None where there is none."""
+    """Accuracy and micro-F1 on the test nodes; None without test nodes."""
     nodes = session.test_nodes
     if not len(nodes):
         return {"nodes": 0, "accuracy": None, "micro_f1": None}
@@ -98,7 +100,7 @@ def test_scores(session: Session) -> dict[str, Any]:
 
 
 def score_facts(test: dict[str, Any]) -> dict[str, str]:
-    """Test scores as rows for people."""
+    """Test scores as rows of a table."""
     if not test["nodes"]:
         return {"test": "no labelled nodes left to test on"}
     return {
@@ -108,7 +110,7 @@ def score_facts(test: dict[str, Any]) -> dict[str, str]:
 
 
 def training_facts(session: Session) -> dict[str, str]:
-    """What was trained, and on what, as rows for people."""
+    """The graph, the model and its training as rows of a table."""
     data, s = session.data, session.settings
     widths = [session.model.weights[0].shape[0], *[W.shape[1] for W in session.model.weights]]
     facts = {

@@ -1,4 +1,4 @@
-"""From a name to a trained model: what train, quantify, demo and doctor have in common."""
+"""Load a graph and train or load a model: the common part of train, quantify, demo and doctor."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from jurygcn.errors import DataError, ModelError, SettingError
 from jurygcn.io.fingerprints import fingerprint, state
 from jurygcn.models import GCN, Training, train
 
-DEFAULT_LABELS = 100
-EVERY_LABEL = Path("all")  # as --train-nodes
+DEFAULT_LABELS = 100  # the paper's largest number of labels
+EVERY_LABEL = Path("all")  # the value of --train-nodes that means every labelled node
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to train, and on which nodes; None stands for the default."""
+    """Settings of the model and its training nodes; None means the default."""
 
     labels: int | None = None
     per_class: int | None = None
@@ -53,14 +53,16 @@ class Settings:
         given = {"--labels": self.labels, "--per-class": self.per_class, "--train-nodes": self.train_nodes}
         chosen = [option for option, value in given.items() if value is not None]
         if len(chosen) > 1:
-            raise SettingError(f"expected one way to choose the training nodes, got {' and '.join(chosen)}; drop one")
+            raise SettingError(
+                f"expected one option that chooses the training nodes, got {' and '.join(chosen)}; drop one"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A graph, a model trained on some of its nodes, and how long it took.
+    """A graph, a model trained on some of its nodes, and the seconds of each stage.
 
-    Shapes: train_nodes (n,), test_nodes (t,): labelled nodes that were not trained on.
+    Shapes: train_nodes (n,), test_nodes (t,), which are labelled nodes that were not trained on.
     """
 
     data: Data
@@ -74,7 +76,7 @@ class Session:
 
     @contextmanager
     def timed(self, stage: str, what: str) -> Iterator[None]:
-        """Note how long the block takes as ``stage``, with a spinner."""
+        """Time the block as ``stage``, with a spinner."""
         with stopwatch(self.seconds, stage), busy(what):
             yield
 
@@ -88,7 +90,7 @@ class Session:
             "hidden": widths[0] if len(widths) > 1 else None,
             "layers": len(widths),
         }
-        if self.training is not None:  # how a checkpoint was trained is not known
+        if self.training is not None:  # unknown for a checkpoint
             options |= {key: getattr(self.settings, key) for key in ("per_class", "epochs", "lr", "dropout")}
         return {
             "command": command,
@@ -114,7 +116,7 @@ def open_session(name: str, settings: Settings) -> Session:
 
 
 def load_graph(name: str) -> tuple[Data, float]:
-    """A graph with classes, and the seconds that loading took."""
+    """A graph with classes, and the loading time in seconds."""
     seconds: dict[str, float] = {}
     with stopwatch(seconds, "data"), busy(f"Loading {name}"):
         data = load_dataset(name)
@@ -127,7 +129,7 @@ def load_graph(name: str) -> tuple[Data, float]:
 
 
 def start_session(data: Data, loading: float, settings: Settings) -> Session:
-    """The session on a graph that is loaded already."""
+    """The session on a loaded graph."""
     data = with_labels_from(settings.train_nodes, data)
     seconds = {"data": loading}
     model, training, recorded = None, None, Recorded()
@@ -139,7 +141,7 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
     weight_decay = next(value for value in given if value is not None)
     if model is not None and weight_decay not in given[:2]:
         say(
-            f"Note: the checkpoint does not say its weight decay, so {weight_decay:g} is assumed; pass --weight-decay "
+            f"Note: the weight decay of the checkpoint is unknown, so {weight_decay:g} is assumed; pass --weight-decay "
             "if it was trained with another",
             style="yellow",
         )
@@ -150,7 +152,7 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
 
 
 def with_labels_from(path: Path | None, data: Data) -> Data:
-    """The graph with the labels of a CSV file that has the columns node and label; else as it is."""
+    """The graph with the labels of a CSV file with the columns node and label; unchanged for other files."""
     if path is None or not has_labels(path):
         return data
     graph = copy(with_classes(data, path))
@@ -170,9 +172,9 @@ def train_gcn(data: Data, train_nodes: Tensor, settings: Settings, weight_decay:
 
 
 def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Tensor, Tensor]:
-    """Training and test nodes: from the file, from the run beside the checkpoint, or drawn by the paper's protocol.
+    """Training and test nodes: from the file, from the checkpoint's run.json, or drawn by the paper's protocol.
 
-    A node list given by the user leaves every other labelled node to test on.
+    If the user gives the training nodes, all other labelled nodes are test nodes.
     """
     nodes = recorded.train_nodes
     if settings.train_nodes == EVERY_LABEL:
@@ -188,8 +190,8 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
         return nodes, rest.nonzero()[:, 0]
     if settings.checkpoint is not None and not drawn:
         say(
-            "Note: the checkpoint does not say what it was trained on, so labels are drawn with --seed; "
-            "pass --train-nodes if it saw others",
+            "Note: the training nodes of the checkpoint are unknown, so they are drawn with --seed; "
+            "pass --train-nodes if it was trained on others",
             style="yellow",
         )
     split = paper_split(data, seed=settings.seed)
@@ -198,14 +200,14 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
     count = min(DEFAULT_LABELS, len(split.pool)) if settings.labels is None else settings.labels
     if not 1 <= count <= len(split.pool):
         raise SettingError(
-            f"expected between 1 and {len(split.pool)} labels, since other labelled nodes are kept for testing, got "
+            f"expected between 1 and {len(split.pool)} labels, because other labelled nodes are for testing, got "
             f"{count}; change --labels, or train on every label with --train-nodes all"
         )
     return random_labels(split.pool, count, seed=settings.seed), split.test
 
 
 def versions() -> dict[str, str]:
-    """What the run was made with."""
+    """The versions of the library and its dependencies."""
     return {
         "jurygcn": jurygcn.__version__,
         "python": platform.python_version(),
@@ -216,7 +218,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def stopwatch(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Note how long the block takes."""
+    """Store the seconds that the block takes."""
     started = time.perf_counter()
     yield
     seconds[stage] = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The jury of a trained model, and its verdict: what quantify, demo and doctor share."""
+"""The jury of a trained model and its verdict: the common part of quantify, demo and doctor."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Judgement:
     verdict: Verdict
 
     def test_scores(self) -> dict[str, Any]:
-        """How the predictions and the label sets do on the test nodes; None where there is none."""
+        """Scores of the predictions and the label sets on the test nodes; None without test nodes."""
         nodes = self.session.test_nodes
-        measures = ("accuracy", "micro_f1", "error_auroc", "opinion_auroc", "set_coverage", "mean_set_size")
+        measures = ("accuracy", "micro_f1", "error_auroc", "panel_auroc", "set_coverage", "mean_set_size")
         if not len(nodes):
             return {"nodes": 0, **dict.fromkeys(measures)}
         truth, predicted = self.session.data.y[nodes], self.verdict.predicted_class[nodes]
         sets = self.verdict.label_sets(SET_ALPHA)[nodes]
-        opinion = self.verdict.panel_doubt
+        panel = self.verdict.panel_doubt
         values = (
             accuracy(predicted, truth),
             micro_f1(predicted, truth),
             error_auroc(self.verdict.uncertainty()[nodes], predicted != truth),
-            error_auroc(opinion[nodes], predicted != truth) if len(opinion) else None,
+            error_auroc(panel[nodes], predicted != truth) if len(panel) else None,
             set_coverage(sets, truth),
             mean_set_size(sets),
         )
@@ -78,18 +78,18 @@ def judge(
     resume: Path | None = None,
     **settings: Any,
 ) -> Judgement:
-    """Convene the jury on a session's model and hear it on all nodes, from where the folder ``resume`` ends."""
-    keep_freed_memory()  # this process is ours
-    jury = convene(session, **settings)
+    """Fit the jury of a session's model and compute its verdict on all nodes; continue from counts in ``resume``."""
+    keep_freed_memory()  # allowed here: the command line owns the process
+    jury = fit_jury(session, **settings)
     with stopwatch(session.seconds, "votes"):
         steps = diffusion if diffusion == "auto" else int(diffusion)
-        kept = resume if jury.votes == "exact" else None  # linearised jurors are counted in one go
+        kept = resume if jury.votes == "exact" else None  # linearised votes are counted in one pass
         verdict = jury.verdict(alpha=alpha, diffusion=steps, with_panel=panel, resume=kept)
     return Judgement(session, jury, verdict)
 
 
-def convene(session: Session, **settings: Any) -> Jury:
-    """Find the jurors of a session's model."""
+def fit_jury(session: Session, **settings: Any) -> Jury:
+    """A fitted jury of a session's model."""
     s = session.settings
     retraining = Retraining(epochs=s.epochs, lr=s.lr, seed=s.seed)
     with stopwatch(session.seconds, "jurors"):

@@ -1,1 +1,1 @@
-"""Votes, counts, intervals, label sets and what may be claimed of them."""
+"""Votes, counts, intervals, label sets and the coverage that they claim."""

@@ -1,4 +1,4 @@
-"""What is asked, about which nodes, and of which jurors."""
+"""A query of a verdict: its settings, its nodes and its jurors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Question:
 
 
 class Asked:
-    """The nodes that are judged and the jurors that judge them.
+    """The queried nodes, the jurors that vote on them, and the settings of the verdict.
 
     Juror k left out the training node at position ``positions[k]``.
 
-    Shapes: m asked nodes, n jurors; nodes (m,), positions (n,).
+    Shapes: m queried nodes, n jurors; nodes (m,), positions (n,).
     """
 
     def __init__(self, engine: Engine, positions: Tensor, nodes: Tensor, question: Question) -> None:
@@ -46,27 +46,27 @@ class Asked:
         self._sorted, self._order = (nodes, nodes) if self.everything else nodes.sort()
 
     def own(self, jurors: Tensor) -> Own:
-        """Which of these jurors are among the asked nodes, and where."""
+        """The jurors whose left-out node is queried, and the positions of these nodes."""
         mine = self.own_nodes[jurors]
         found = torch.searchsorted(self._sorted, mine).clamp_max(len(self.nodes) - 1)
         node = self._order[found]
         hit = self.nodes[node] == mine
         return Own(hit.nonzero().squeeze(1), node[hit])
 
-    def speakers(self) -> Tensor:
-        """How many jurors speak about each node: all, or all but its own, (m,)."""
+    def voters(self) -> Tensor:
+        """The number of jurors that vote on each node, (m,): all, except the juror that left the node out."""
         own = self.own(torch.arange(self.num_jurors))
         return self.num_jurors - torch.zeros(len(self.nodes), dtype=torch.long).index_fill_(0, own.node, 1)
 
     def empty_counts(self, outputs: Tensor, averages: tuple[int, ...]) -> Counts:
-        """The counts before any juror has voted; ``outputs`` (m, C) are the trained model's."""
+        """The counts before any vote; ``outputs`` (m, C) are the trained model's."""
         ask = self.question
         bounds = Interval(ask.interval, ask.alpha, self.num_jurors, exact=ask.exact_ranks)
         labels = {k: LabelCounts(ask.nonconformity) for k in averages} if self.classify else {}
         return Counts(bounds, labels, Spread(outputs))
 
     def quantity(self, predictions: Tensor) -> Tensor:
-        """What is put in an interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""
+        """The quantity of the interval: the norm of the class probabilities, or the outputs, (m, C, *) -> (m, K, *)."""
         if not self.classify:
             return predictions
         first, *others = predictions.unbind(1)

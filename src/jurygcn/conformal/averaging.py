@@ -1,7 +1,8 @@
 r"""Averaging votes over closed neighbourhoods, :math:`\tilde D^{-1}(A + I)`, before labels are scored.
 
-On homophilous graphs a neighbourhood's mean is a better probability than the node's own. The average treats all nodes
-alike, so the label sets stay valid; on heterophilous graphs the jurors' own log score chooses not to average.
+On homophilous graphs the mean over a neighbourhood is a better estimate than the node's own probability. The average
+treats all nodes equally, so the label sets stay valid. On heterophilous graphs the jurors' log score selects no
+averaging.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from jurygcn.graph.propagation import Propagation, is_everything, reached_rows
 from jurygcn.graph.sparse import SparseMatrix
 
 CANDIDATES = (0, 1, 2)
-# Each step is one more product and one more slice of the graph to keep. After so many steps the votes on most graphs
-# are averages of whole components, and further steps change nothing.
+# Each step costs a sparse product and memory. After so many steps the votes on most graphs are averages over whole
+# components, and further steps change nothing.
 MOST_STEPS = 100
 
 
@@ -37,10 +38,10 @@ class NeighbourAverages:
         self._slices: list[sp.csr_matrix] = []
         for _ in range(max(self.candidates)):
             rows, below = reached_rows(averaging, levels[0], everything=everything)
-            self._slices.insert(0, rows)  # carries the outer level to the next inner one
+            self._slices.insert(0, rows)  # maps the outer level to the next inner one
             levels.insert(0, below)
         self.reach = torch.from_numpy(levels[0])
-        # where the asked nodes stand in each level, from the outermost inwards; None: the level is the asked nodes
+        # positions of the queried nodes in each level, from the outermost inwards; None: the level is the queried nodes
         self._asked = [
             None if len(level) == len(nodes) else torch.from_numpy(np.searchsorted(level, levels[-1]))
             for level in levels
@@ -48,7 +49,7 @@ class NeighbourAverages:
         self._matrices: dict[torch.dtype, list[SparseMatrix]] = {}
 
     def __call__(self, votes: Tensor) -> dict[int, Tensor]:
-        """Votes at the asked nodes after 0 steps and after every candidate number of steps."""
+        """Votes at the queried nodes after 0 steps and after every candidate number of steps."""
         smooth = {0: take(votes, self._asked[0])}
         for step, matrix in enumerate(self._averages(votes), start=1):
             votes = (matrix @ votes.reshape(len(votes), -1)).view(-1, *votes.shape[1:])
@@ -71,7 +72,8 @@ class NeighbourAverages:
         if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps <= MOST_STEPS:
             return (steps,)
         raise SettingError(
-            f"diffusion must be 'auto' or a whole number of steps between 0 and {MOST_STEPS}, got {in_short(steps)}."
+            f"expected diffusion to be 'auto' or a whole number between 0 and {MOST_STEPS}, got {in_short(steps)}; "
+            "change it"
         )
 
 

@@ -1,9 +1,9 @@
-"""What may be claimed of label sets and intervals, and why no more.
+"""The coverage that label sets and intervals claim, and the reasons.
 
-A theorem promises coverage under three conditions: the jurors are retrained from scratch by a recipe that treats all
-labels alike, all settings were fixed beforehand, and the labelled nodes were drawn at random. Estimated jurors aim at
-the same coverage, but no theorem covers them. docs/claims.md has the table of all cases; tests/trust/test_claims.py has
-a test for each row.
+A theorem guarantees coverage under three conditions: the jurors are retrained from scratch by a method that treats all
+labels equally, all settings were fixed beforehand, and the labelled nodes were drawn at random. Estimated jurors aim at
+the same coverage, without a proof. docs/claims.md has the table of all cases; tests/trust/test_claims.py has a test for
+each row.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from jurygcn.engine import Engine
 
 CHOSEN = ("random", "per class", "actively")
 
-# Chance, under random drawing, of what counts as evidence against it.
+# Degrees that random drawing gives with a smaller probability count as not drawn at random.
 UNLIKELY = 1e-4
 
-# Equal class counts that random drawing gives less often than this are taken for labels drawn class by class.
+# Equal class counts that random drawing gives with a smaller probability count as drawn class by class.
 EQUAL_BY_CHANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed of label sets, or of a regression's intervals, at a level.
+    """The claimed coverage of label sets, or of a regression's intervals, at a level.
 
     Attributes:
         alpha: the level.
-        kind: "promise" (a theorem applies), "target" (what the method aims at; no theorem applies) or "none".
-        coverage: of a promise, the probability, at least, with which the truth is inside; of a target, the
-            probability aimed at; None if nothing is claimed.
+        kind: "promise" (a theorem applies), "target" (no theorem applies) or "none".
+            coverage: a lower bound of the probability that the truth is inside (promise), or the probability that the
+                method aims at (target); None if nothing is claimed.
         over: what coverage is averaged over: "nodes", or "classes" where labels were drawn class by class.
-        reasons: why nothing is claimed, or why a target is no promise, a sentence each.
+        reasons: why nothing is claimed, or why a target is not a promise; one sentence each.
     """
 
     alpha: float
@@ -50,14 +50,14 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """The claim in words."""
+        """The claim as sentences."""
         if self.coverage is None:
             return " ".join(("No coverage is claimed.", *self.reasons))
         if self.kind == "promise":
-            return f"At least {self.coverage:.0%} hold the truth: the jackknife+ theorem applies."
+            return f"At least {self.coverage:.0%} contain the truth, by the jackknife+ theorem."
         average = ", on average over classes" if self.over == "classes" else ""
         return " ".join(
-            (f"The target is that {self.coverage:.0%} hold the truth{average}. This is not proven.", *self.reasons)
+            (f"The target is that {self.coverage:.0%} contain the truth{average}. This is not proven.", *self.reasons)
         )
 
     @property
@@ -88,22 +88,22 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Grounds:
-    """All that decides which claim may be made of a verdict.
+    """The conditions that determine the claim of a verdict.
 
     Attributes:
-        leave_out: how jurors were found, "retrain", "newton" or "influence".
+        leave_out: how jurors were computed, "retrain", "newton" or "influence".
         as_printed: whether the paper's formulas were used as printed.
         symmetric: whether retrained jurors start from scratch and leave out the loss alone.
         votes: "exact" or "linearized".
-        diffusion_chosen: whether the number of averages was chosen by the labels themselves.
-        interval: "jackknife+", "jackknife" or "minmax"; for classification it plays no part.
+        diffusion_chosen: whether the number of averages was chosen with the same labels.
+            interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
         classify: whether the claim is about label sets.
-        exact_ranks: whether interval ends are exact order statistics; of no importance for label sets.
+        exact_ranks: whether interval ends are exact order statistics; not used for label sets.
         dropout: the largest dropout probability in the model.
         over: "nodes", or "classes" for labels drawn class by class.
-        against: what stands against labels drawn at random, a sentence each.
-        notes: what is to be said of labels drawn class by class.
-        agreement: what a comparison with retrained jurors has found, if there was one.
+        against: reasons why the labels were not drawn at random; one sentence each.
+            notes: notes on labels drawn class by class.
+            agreement: the comparison with retrained jurors, if there was one.
     """
 
     leave_out: str = "newton"
@@ -121,7 +121,7 @@ class Grounds:
     agreement: Agreement | None = None
 
     def claim(self, alpha: float, num_jurors: int) -> Claim:
-        """The strongest claim that is true at this level, with so many jurors."""
+        """The strongest valid claim at this level, with this many jurors."""
         against = (*self._against(alpha, num_jurors), *self.against)
         if against:
             return Claim(alpha, "none", None, self.over, against)
@@ -132,45 +132,45 @@ class Grounds:
         return Claim(alpha, "promise", 1 - alpha if minmax else 1 - 2 * alpha)
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:
-        """Why nothing at all may be claimed."""
+        """Reasons why nothing may be claimed."""
         if self.as_printed:
             yield "The jurors follow the paper's formulas as printed, which move towards the left-out label."
         elif self.leave_out == "influence":
-            yield "Influence jurors move too little, so their sets cover too little: use leave_out='newton'."
+            yield "Influence jurors move too little, so their coverage is too low: use leave_out='newton'."
         if not self.classify and self.interval == "jackknife":
             yield "The plain jackknife has no guarantee: use interval='jackknife+' or 'minmax'."
         if self.agreement is not None and not self.agreement.trusted:
             yield f"{self.agreement.words} They differ too much: use leave_out='retrain', or train the model longer."
         needed = ceil(1 / alpha) - 1
         if num_jurors < needed:
-            yield f"With {num_jurors} jurors nothing can be excluded at level {alpha:g}: that takes {needed} labels."
+            yield f"With {num_jurors} jurors no label can be excluded at level {alpha:g}; that needs {needed} jurors."
         if alpha >= 0.5:
-            yield f"At level {alpha:g} the guarantee, 1 - 2 alpha, is empty."
+            yield f"At level {alpha:g} the guarantee 1 - 2 alpha is not positive."
 
     def _unproven(self) -> Iterator[str]:
-        """Why a target is no promise."""
+        """Reasons why a target is not a promise."""
         if self.leave_out == "retrain":
             if not self.symmetric:
                 yield "The jurors did not start from scratch or left out more than a loss: the theorem does not apply."
         elif self.agreement is None:
-            yield "The jurors are estimated, and were not compared with retrained ones: jury.fidelity() does that."
+            yield "The jurors are estimated and were not compared with retrained ones; use jury.fidelity()."
         else:
             yield f"The jurors are estimated. {self.agreement.words}"
         if self.leave_out != "retrain" and self.dropout > 0 and self.agreement is None:
             yield (
-                f"The model has dropout ({self.dropout:g}), which is off here: if it was on in training, jurors move "
-                "too little and sets may cover less."
+                f"The model has dropout ({self.dropout:g}), which is off here. If it was on in training, jurors move "
+                "too little and the coverage may be lower."
             )
         if self.votes == "linearized":
-            yield "The jurors vote to first order."
+            yield "The votes are first-order approximations."
         if self.classify and self.diffusion_chosen:
-            yield "The number of averages was chosen by the same labels: fix it with diffusion=0, 1 or 2."
+            yield "The number of averages was chosen with the same labels: fix it with diffusion=0, 1 or 2."
         if not self.classify and not self.exact_ranks:
             yield "The ends are interpolated: use exact=True."
 
 
 def origin_of_labels(engine: Engine, chosen: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """What labels allow to be said: what coverage is averaged over, what stands against any claim, and notes."""
+    """What coverage is averaged over, reasons against any claim, and notes, from how the labels were chosen."""
     if chosen == "actively":
         return "nodes", ("The labels were chosen actively, not drawn at random.",), ()
     against = tuple(_other_degrees(engine))
@@ -182,7 +182,7 @@ def origin_of_labels(engine: Engine, chosen: str) -> tuple[str, tuple[str, ...],
             if chosen == "per class"
             else f"Every class has exactly {int(counts[0])} labels, as if drawn class by class"
         )
-        return "classes", against, (f"{how}: classes count alike, whatever their size in the graph.",)
+        return "classes", against, (f"{how}: all classes have the same weight, whatever their size in the graph.",)
     return "nodes", against, ()
 
 
@@ -193,30 +193,30 @@ def _other_degrees(engine: Engine) -> Iterator[str]:
     if chance < UNLIKELY:
         ours, theirs = np.median(degree[nodes]), np.median(degree)
         yield (
-            f"The labelled nodes have other degrees than the graph (median {ours:g} against {theirs:g}; random drawing "
-            f"does that with probability {chance:.0e}): they were not drawn at random."
+            f"The labelled nodes have other degrees than the graph (median {ours:g} against {theirs:g}; under random "
+            f"drawing the probability is {chance:.0e}), so they were not drawn at random."
         )
 
 
 def degree_chance(degree: NDArray[np.int64], nodes: NDArray[np.int64]) -> float:
-    """How likely random nodes differ so much in degree from the others, by the rank-sum test of Mann and Whitney.
+    """The probability that random nodes differ this much in degree from the others, by the Mann-Whitney test.
 
     Shapes: degree (N,), nodes (n,).
     """
     N, n = len(degree), len(nodes)
-    ties = np.bincount(degree).astype(float)  # degrees are small numbers: counted, not sorted
+    ties = np.bincount(degree).astype(float)  # counting is faster than sorting, because degrees are small
     spread = n * (N - n) / 12 * (N + 1 - ((ties**3 - ties) / (N * (N - 1))).sum()) if n < N else 0.0
     if spread <= 0:
         return 1.0
-    ranks = ties.cumsum() - (ties - 1) / 2  # of equal degrees, their mean
+    ranks = ties.cumsum() - (ties - 1) / 2  # the mean rank of equal degrees
     off = abs(ranks[degree[nodes]].sum() - n * (N + 1) / 2) - 0.5  # corrected for continuity
     return float(2 * ndtr(-max(0.0, off) / np.sqrt(spread)))
 
 
 def balance_chance(counts: Tensor) -> float:
-    """How likely, at most, labels drawn at random fall into classes of exactly equal size; 1 if they are not equal.
+    """Upper bound of the probability that random labels have exactly equal class counts; 1 if they are not equal.
 
-    That is most likely when the classes are equally large: n! / (k!)^C C^-n.
+    The bound is the probability for equally large classes, n! / (k!)^C C^-n.
     """
     k, C = int(counts[0]), len(counts)
     if k == 0 or bool((counts != k).any()):

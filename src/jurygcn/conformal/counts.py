@@ -1,4 +1,4 @@
-"""Running counts over a stream of votes: everything a verdict needs, without keeping a vote."""
+"""Running counts over batches of votes: everything a verdict needs, without storing the votes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jurygcn.errors import SettingError
 
 INTERVALS = ("jackknife+", "jackknife", "minmax")
 
-# The log-probability of an own label that a juror gives no chance at all.
+# The lower bound of a juror's probability of its own label, so that its logarithm is finite.
 FLOOR = 1e-12
 LOWEST = log(FLOOR)
 
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """Where a batch's jurors stand among the asked nodes: juror ``juror[k]`` of the batch is node ``node[k]``."""
+    """The jurors of a batch whose left-out node is queried: juror ``juror[k]`` left out node ``node[k]``."""
 
     juror: Tensor
     node: Tensor
@@ -39,7 +39,7 @@ class Interval:
 
     def __init__(self, method: str, alpha: float, num_jurors: int, *, exact: bool) -> None:
         if method not in INTERVALS:
-            raise SettingError(f"Unknown interval {method!r}: choose one of {', '.join(INTERVALS)}.")
+            raise SettingError(f"expected interval to be one of {', '.join(INTERVALS)}, got {method!r}; choose one")
         self.method, self.alpha = method, alpha
         self.errors: list[Tensor] = []
         self.low, self.high = (LowerTail(alpha, num_jurors, exact=exact) for _ in range(2))
@@ -47,7 +47,7 @@ class Interval:
             self.low.keep = self.high.keep = 1
 
     def add(self, predictions: Tensor, errors: Tensor, own: Own) -> None:
-        """Take in one batch; a juror says nothing about its own node (erratum E4)."""
+        """Add one batch; a juror does not vote on its own node (erratum E4)."""
         self.errors.append(errors)
         if self.method == "jackknife":
             return
@@ -57,26 +57,26 @@ class Interval:
             tail.add(values.flatten(0, 1))
 
     def merge(self, other: Interval) -> None:
-        """Take in what another chunk of jurors, the next one, has counted."""
+        """Add the counts of the next chunk of jurors."""
         self.errors += other.errors
         self.low.merge(other.low)
         self.high.merge(other.high)
 
-    def bounds(self, prediction: Tensor, speakers: Tensor, own: Own) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends; ``own`` says which juror is which asked node. Implements: Eq. (7).
+    def bounds(self, prediction: Tensor, voters: Tensor, own: Own) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends; ``own`` are the jurors whose left-out node is queried. Implements: Eq. (7).
 
-        Shapes: prediction (m, K) the full model's, speakers (m,) -> (m, K), (m, K).
+        Shapes: prediction (m, K) the full model's, voters (m,) -> (m, K), (m, K).
         """
         K = prediction.shape[1]
         if self.method == "jackknife+":
-            counts = speakers.repeat_interleave(K)
+            counts = voters.repeat_interleave(K)
             return self.low.quantile(counts).view(-1, K), -self.high.quantile(counts).view(-1, K)
         half = torch.stack([self._half(error, len(prediction), own) for error in torch.cat(self.errors).T], dim=1)
         low = high = prediction
         if self.method == "minmax":
             assert self.low.smallest is not None
             assert self.high.smallest is not None
-            voted = (speakers > 0)[:, None]  # without votes on a node, half is infinite
+            voted = (voters > 0)[:, None]  # without votes on a node, half is infinite
             low = torch.where(voted, self.low.smallest.view(-1, K), prediction)
             high = torch.where(voted, -self.high.smallest.view(-1, K), prediction)
         return low - half, high + half
@@ -90,7 +90,7 @@ class Interval:
 
 
 class LabelCounts:
-    r"""For every node and label, how many jurors find it no stranger than their own left-out label.
+    r"""For every node and label, how many jurors give it at most the score of their own left-out label.
 
     .. math:: k(u, y) = \#\{i \ne u : s_{-i}(i, y_i) \ge s_{-i}(u, y)\}
 
@@ -103,24 +103,24 @@ class LabelCounts:
         self.log_scores: list[Tensor] = []
 
     def add_own(self, at_own: Tensor, labels: Tensor) -> None:
-        """Note what some jurors give their own left-out labels: votes (b, C), labels (b,)."""
+        """Store the log-probabilities of some jurors' own left-out labels: votes (b, C), labels (b,)."""
         self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(FLOOR).log().squeeze(1))
 
     def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
-        """Take in votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
+        """Add votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
         self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
-        # minus a probability is at most a score exactly if the probability is at least minus it: one pass less
+        # for LAC compare probabilities directly, which saves one pass over the votes
         slack = rounding(probabilities)
         if self.score is lac_scores:
             within = torch.ge(probabilities, -self_score * (1.0 - slack), out=torch.empty_like(probabilities))
         else:
             within = self.score(probabilities).le_(self_score + slack)
         within[own.node, :, own.juror] = 0.0
-        counts = within.sum(dim=2).int()  # ones and zeros as floats are compared and added faster than booleans
+        counts = within.sum(dim=2).int()  # floats are compared and added faster than booleans
         self.counts = counts if self.counts is None else self.counts.add_(counts)
 
     def merge(self, other: LabelCounts) -> None:
-        """Take in what another chunk of jurors has counted."""
+        """Add the counts of another chunk of jurors."""
         assert other.counts is not None
         self.counts = other.counts if self.counts is None else self.counts + other.counts
         self.log_scores += other.log_scores
@@ -132,7 +132,7 @@ class LabelCounts:
 
 
 class Spread:
-    """How much jurors disagree with each other and with the model: variance and changed labels."""
+    """The variance of the jurors' votes, and how many predict another label than the model."""
 
     def __init__(self, prediction: Tensor) -> None:
         self.prediction = prediction  # (m, C), the full model's
@@ -142,7 +142,7 @@ class Spread:
         self.flips = torch.zeros(len(prediction), dtype=torch.int64, device=prediction.device)
 
     def add(self, predictions: Tensor, own: Own) -> None:
-        """Take in votes (m, C, b)."""
+        """Add votes (m, C, b)."""
         shift = predictions - self.prediction.unsqueeze(2)  # deviations from the model's own output keep sums small
         shift[own.node, :, own.juror] = 0.0
         rows = torch.arange(len(self.label), device=self.label.device) * predictions.shape[1] + self.label
@@ -154,7 +154,7 @@ class Spread:
         self.flips += changed.sum(dim=1).long()
 
     def merge(self, other: Spread) -> None:
-        """Take in what another chunk of jurors has counted."""
+        """Add the counts of another chunk of jurors."""
         self.total += other.total
         self.square += other.square
         self.flips += other.flips
@@ -176,7 +176,7 @@ class Counts:
 
     @property
     def jurors(self) -> int:
-        """How many jurors have been counted."""
+        """The number of jurors counted so far."""
         return sum(map(len, self.bounds.errors))
 
     @property

@@ -1,7 +1,7 @@
-"""Counting votes exactly: a forward pass of every juror, in batches.
+"""Exact votes: a forward pass of every juror, in batches.
 
-Any chunk of jurors can be counted by itself, and the counts of chunks merge. So chunks can be counted one after the
-other, by several processes, or by several machines, with the same result.
+Each chunk of jurors is counted separately, and the counts of chunks are merged. So one process, several processes or
+several machines give the same result.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from jurygcn.engine import PortableEngine
 from jurygcn.engine.portable import as_arrays, as_tensors
 from jurygcn.parallel import map_batches
 
-# Counts travel back with every chunk, so chunks are long; but a long chunk keeps the other workers waiting at the end,
-# and much is lost with it.
+# Every chunk sends its counts back, so chunks should be long. But other workers wait for a long chunk at the end, and
+# more work is lost if its worker dies.
 CHUNKS_PER_WORKER, LONGEST_CHUNK = 4, 64
 
 
 class ExactCounter:
-    """Counts what the jurors with these steps say about the asked nodes.
+    """Counts the votes of the jurors with these steps on the queried nodes.
 
     Attributes:
-        outputs: the trained model's predictions at the asked nodes, (m, C).
+        outputs: the trained model's predictions at the queried nodes, (m, C).
         averages: the candidate numbers of averages over neighbourhoods.
     """
 
     def __init__(self, asked: Asked, steps: Tensor, *, memory: str) -> None:
         self.asked, self.memory = asked, memory
         engine = asked.engine
-        # The nodes that are voted on, and where among them the asked ones (None: all) and the jurors' own ones are.
+        # The nodes that are voted on, and the positions of the queried nodes (None: all) and of the jurors' own nodes.
         base, self.at_own = asked.nodes, asked.own_nodes
         self.at_asked: Tensor | None = None
         if not asked.everything:
@@ -53,7 +53,7 @@ class ExactCounter:
         self.outputs = take(self._model[0], self.at_asked)[:, :, 0]
 
     def averaged_outputs(self, steps: int) -> Tensor | None:
-        """The trained model's predictions averaged so often, (m, C), if they are known."""
+        """The trained model's predictions, averaged ``steps`` times, (m, C), or None."""
         return take(self._model[steps], self.at_asked)[:, :, 0] if steps in self._model else None
 
     def count_all(
@@ -63,12 +63,12 @@ class ExactCounter:
         resume: str | Path | None = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Counts:
-        """Count the votes of all jurors, from where the counts in the folder ``resume`` end, if there are any.
+        """Count the votes of all jurors, continuing from saved counts in the folder ``resume``.
 
         Args:
             parallel: where to count; see :mod:`jurygcn.parallel`.
-            resume: a folder to keep the counts in, so that they need not be made again.
-            advance: called with the number of jurors that have just been counted.
+            resume: a folder for the counts so far.
+                advance: called with the number of jurors just counted.
         """
         file = None if resume is None else CountsFile(Path(resume), self)
         counts = None if file is None else file.read()
@@ -80,16 +80,16 @@ class ExactCounter:
         for part in left:
             advance(part.jurors)
             counts = part if counts is None else counts.merge(part)
-            if file is not None and part.jurors < self.asked.num_jurors:  # a single chunk leaves nothing to resume
+            if file is not None and part.jurors < self.asked.num_jurors:  # a single chunk cannot be resumed
                 file.write(counts)
         assert counts is not None
         return counts
 
     def chunks(self, workers: int = 1, *, start: int = 0) -> list[Tensor]:
-        """The jurors from ``start`` on, divided for this many workers; one worker takes a batch at a time."""
+        """The jurors from ``start`` on, divided into chunks for this many workers; a single worker counts batches."""
         jurors, batch = torch.arange(start, self.asked.num_jurors), self.predictions.batch_size
         share = min(LONGEST_CHUNK, ceil(len(jurors) / (CHUNKS_PER_WORKER * workers)))
-        even = ceil(len(jurors) / max(1, ceil(len(jurors) / batch)))  # no small batch at the end
+        even = ceil(len(jurors) / max(1, ceil(len(jurors) / batch)))  # batches of equal size
         size = even if workers == 1 else share if share <= batch else batch * ceil(share / batch)
         return list(jurors.split(size)) if len(jurors) else []
 
@@ -99,11 +99,11 @@ class ExactCounter:
         return reduce(Counts.merge, map(self._count_batch, jurors.split(self.predictions.batch_size)))
 
     def empty_counts(self) -> Counts:
-        """The counts before any juror has voted."""
+        """The counts before any vote."""
         return self.asked.empty_counts(self.outputs, self.averages)
 
     def _count_batch(self, jurors: Tensor) -> Counts:
-        """Some jurors vote at once, and their votes are counted."""
+        """Compute and count the votes of one batch of jurors."""
         counts, own, targets = self.empty_counts(), self.asked.own(jurors), self.asked.own_targets[jurors]
         voted = self.smoothing(self.predictions.of(jurors))  # f_{-i}(u) and f_{-i}(i) for every juror i
         at_own = {k: v[self.at_own[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
@@ -112,7 +112,7 @@ class ExactCounter:
         counts.spread.add(voted[0], own)
         for k, labels in counts.labels.items():
             labels.add_own(at_own[k], targets)
-        if len(jurors) == self.asked.num_jurors and self.asked.classify:  # all vote at once: choose before counting
+        if len(jurors) == self.asked.num_jurors and self.asked.classify:  # a single batch: choose before counting
             best = counts.best_average
             counts = replace(counts, labels={best: counts.labels[best]})
         for k, labels in counts.labels.items():
@@ -120,12 +120,12 @@ class ExactCounter:
         return counts
 
     def portable(self) -> PortableCounter:
-        """What another process needs to count the same."""
+        """A picklable copy, for another process."""
         return PortableCounter(self)
 
 
 class PortableCounter:
-    """A counter on its way to another process; calling it gives its ``count`` there."""
+    """A picklable counter; calling it returns its ``count`` in the receiving process."""
 
     def __init__(self, counter: ExactCounter) -> None:
         asked = counter.asked
@@ -134,7 +134,7 @@ class PortableCounter:
         self.arrays = as_arrays({"steps": steps, "positions": asked.positions, "nodes": asked.nodes})
 
     def __call__(self) -> Callable[[Tensor], Counts]:
-        """The same counter's ``count`` at the other end."""
+        """The counter's ``count``, in the receiving process."""
         given, question = dict(as_tensors(self.arrays)), self.question
         asked = Asked(self.engine(), given["positions"], given["nodes"], question)
         return ExactCounter(asked, given["steps"], memory=self.memory).count

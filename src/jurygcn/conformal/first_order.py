@@ -1,9 +1,9 @@
-r"""Counting votes to first order: for many jurors, whose steps are small, without a forward pass of any.
+r"""First-order votes of many jurors with small steps, without forward passes.
 
 Juror i changes a label's probability by :math:`a_{uy} \cdot c_i`, where :math:`c_i` are its coefficients in a few
-common directions and :math:`a_{uy}` the probability's derivatives along them. Everything a verdict counts is then a
-comparison of such products with a threshold, and by Cauchy and Schwarz :math:`|a_{uy} \cdot c_i| \le \|a_{uy}\|
-\|c_i\|` settles nearly all of them: only the jurors close to a threshold are asked. Counts are exact.
+common directions and :math:`a_{uy}` the probability's derivatives along them. Every count compares such products with
+a threshold. The Cauchy-Schwarz bound :math:`|a_{uy} \cdot c_i| \le \|a_{uy}\| \|c_i\|` decides nearly all
+comparisons; products are computed only for jurors close to a threshold. The counts are exact for first-order votes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from jurygcn.conformal.predictions import predictions_at
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.jurors import CompressedJurors
 
-# Jurors that are asked together, numbers in one array of derivatives, nodes whose intervals share their candidates.
-BLOCK, NUMBERS, NEIGHBOURS = 64, 20_000_000, 512
+# Jurors per block, numbers in one array of derivatives, and nodes whose intervals are computed at once. They affect
+# speed and memory, not the result.
+BLOCK, NUMBERS, NODES = 64, 20_000_000, 512
 
-# Bounds are widened by this much, relative and absolute, so that rounding never settles a comparison.
+# Bounds are widened by this much, relative and absolute, so that rounding never decides a comparison.
 SLACK = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Jurors with steps of similar size and own probabilities close to each other: bounds hold for all of them.
+    """Jurors with steps of similar size and similar thresholds, so that one bound holds for all of them.
 
     Shapes: jurors (b,) positions; coefficients (b, k); own (b,) thresholds.
     """
@@ -44,7 +45,7 @@ class Block:
 
     @staticmethod
     def alike(coefficients: Tensor, own: Tensor) -> list[Block]:
-        """Jurors by the size of their steps, in powers of four; in each block by rising thresholds."""
+        """Blocks of jurors by the size of their steps, in powers of four; sorted by threshold in each block."""
         length = coefficients.norm(dim=1)
         power = (length.clamp_min(torch.finfo(length.dtype).tiny).log2() / 2).floor()
         blocks = []
@@ -55,29 +56,29 @@ class Block:
         return blocks
 
     def cut(self) -> list[Block]:
-        """The same jurors in smaller blocks, whose thresholds are close to each other."""
+        """The same jurors in smaller blocks with similar thresholds."""
         parts = zip(self.jurors.split(BLOCK), self.coefficients.split(BLOCK), self.own.split(BLOCK))
         return [Block(*part, self.reach) for part in parts]
 
 
 class FirstOrderCounter:
-    """Counts what compressed jurors say about the asked nodes: node by node, where the exact way goes juror by juror.
+    """Counts the votes of compressed jurors on the queried nodes, node by node.
 
     Attributes:
-        outputs: the trained model's predictions at the asked nodes, (m, C).
+        outputs: the trained model's predictions at the queried nodes, (m, C).
     """
 
     def __init__(self, asked: Asked, jurors: CompressedJurors) -> None:
         question, engine = asked.question, asked.engine
         if asked.classify and question.nonconformity != "lac":
             raise SettingError(
-                f"nonconformity={question.nonconformity!r} needs the votes themselves: use nonconformity='lac', or "
-                "Jury(..., votes='exact')."
+                f"expected nonconformity='lac' for linearised votes, got {question.nonconformity!r}; use 'lac', or "
+                "Jury(..., votes='exact')"
             )
         if asked.classify and question.diffusion not in ("auto", 0):
             raise SettingError(
-                f"diffusion={question.diffusion!r} needs the votes themselves: use diffusion=0 or 'auto' (which is 0 "
-                "for linearised jurors), or Jury(..., votes='exact')."
+                f"expected diffusion=0 or 'auto' for linearised votes, got {question.diffusion!r}; use one of them, or "
+                "Jury(..., votes='exact')"
             )
         self.asked, self.dtype = asked, engine.source_dtype
         self.outputs = predictions_at(engine, asked.nodes)[:, :, 0]
@@ -87,7 +88,7 @@ class FirstOrderCounter:
         self.tangents = engine.tangents(asked.nodes, jurors.directions.to(self.dtype))
 
     def averaged_outputs(self, steps: int) -> Tensor | None:
-        """Votes are not averaged here, so only the predictions themselves are known."""
+        """The predictions for 0 steps, else None, because linearised votes are not averaged."""
         return self.outputs if steps == 0 else None
 
     def count_all(
@@ -97,12 +98,12 @@ class FirstOrderCounter:
         resume: str | Path | None = None,
         advance: Callable[[int], None] = lambda _: None,
     ) -> Counts:
-        """Count for all asked nodes, some at a time; here and at once, so other places are refused."""
+        """Count for all queried nodes, some at a time; ``parallel`` and ``resume`` are not supported."""
         if parallel not in (None, "serial") or resume is not None:
             what = "resume" if resume is not None else f"parallel={parallel!r}"
             raise SettingError(
-                f"Linearised jurors are counted in this process and in one go, so {what} does nothing: leave it out, "
-                "or use Jury(..., votes='exact')."
+                f"expected no parallel and no resume for linearised votes, got {what}; leave it out, or use "
+                "Jury(..., votes='exact')"
             )
         counts = self.asked.empty_counts(self.outputs, (0,))
         counts.bounds.errors.append(self.errors)
@@ -126,7 +127,7 @@ class FirstOrderCounter:
         return counts
 
     def _count_nodes(self, rows: slice, own: Own, counts: Counts) -> _Stage:
-        """Everything about some of the nodes."""
+        """All counts of some of the nodes."""
         p = self.outputs[rows]
         a = self.tangents.at(rows)
         if self.asked.classify:  # from logits to probabilities
@@ -159,7 +160,7 @@ class FirstOrderCounter:
 
     @cached_property
     def _blocks(self) -> tuple[list[Block], list[Block]]:
-        """The jurors by the size of their steps, and those blocks cut by thresholds."""
+        """The blocks of jurors by the size of their steps, and these blocks divided by thresholds."""
         own = self._own_probability if self.asked.classify else torch.zeros(self.asked.num_jurors)
         alike = Block.alike(self.coefficients, own)
         return alike, [part for block in alike for part in block.cut()]
@@ -184,14 +185,15 @@ class FirstOrderCounter:
         return tuple(sides)
 
     def _smallest(self, q: Tensor, b: Tensor, errors: Tensor, own: Own, tail: LowerTail) -> Tensor:
-        """The smallest q_u + b_u c_i - err_i of every node, over the jurors that can be among them, (r, kept)."""
+        """The smallest q_u + b_u c_i - err_i of every node, over the jurors that can be among the smallest, (r,
+        kept)."""
         kept = min(tail.keep, self.asked.num_jurors)
         length, reach = b.norm(dim=1), self.coefficients.norm(dim=1)
         juror_of = torch.full((len(q),), -1).index_put_((own.node,), own.juror)
         out = torch.empty(len(q), kept, dtype=q.dtype, device=q.device)
-        for nodes in length.argsort().split(NEIGHBOURS):
+        for nodes in length.argsort().split(NODES):
             slack = reach * float(length[nodes[-1]]) * (1 + SLACK) + SLACK
-            enough = min(kept + 1, self.asked.num_jurors)  # one more, for the node's own juror says nothing
+            enough = min(kept + 1, self.asked.num_jurors)  # one more, because the node's own juror does not vote
             bar = torch.kthvalue(slack - errors, enough).values
             able = (-slack - errors <= bar).nonzero().squeeze(1)
             values = q[nodes, None] + b[nodes] @ self.coefficients[able].T - errors[able]
@@ -214,7 +216,7 @@ class FirstOrderCounter:
             counts.spread.flips[rows] = self._flips(p, a, own)
 
     def _flips(self, p: Tensor, a: Tensor, own: Own) -> Tensor:
-        """How many jurors prefer another label than the model's, (r,)."""
+        """How many jurors predict another label than the model, (r,)."""
         label = p.argmax(dim=1, keepdim=True)
         gap = p.gather(1, label) - p  # (r, C)
         lead = a - a.gather(1, label.unsqueeze(2).expand(-1, -1, a.shape[2]))
@@ -243,7 +245,7 @@ class _Stage:
 
 
 def count_at_least(value: Tensor, slope: Tensor, blocks: list[Block]) -> Tensor:
-    r"""For every row, how many jurors have :math:`v + a \cdot c_i \ge o_i`, asking only where bounds do not tell.
+    r"""For every row, how many jurors have :math:`v + a \cdot c_i \ge o_i`; products only where bounds do not decide.
 
     Shapes: value (R,), slope (R, k) -> (R,) int32.
     """
@@ -254,9 +256,9 @@ def count_at_least(value: Tensor, slope: Tensor, blocks: list[Block]) -> Tensor:
         possible = value + slack >= block.own[0]
         certain = value - slack >= block.own[-1]
         counts += certain.to(torch.int32) * len(block.own)
-        asked = (possible & ~certain).nonzero().squeeze(1)
-        if len(asked):
-            votes = slope[asked] @ block.coefficients.T
-            votes += value[asked, None]
-            counts.index_add_(0, asked, (votes >= block.own).sum(dim=1, dtype=torch.int32))
+        undecided = (possible & ~certain).nonzero().squeeze(1)
+        if len(undecided):
+            votes = slope[undecided] @ block.coefficients.T
+            votes += value[undecided, None]
+            counts.index_add_(0, undecided, (votes >= block.own).sum(dim=1, dtype=torch.int32))
     return counts

@@ -1,6 +1,6 @@
-r"""Intervals from jurors' predictions: pure tensor functions, streamed over jurors, exact.
+r"""Exact intervals from jurors' predictions, computed over batches of jurors.
 
-Only the few smallest values per node decide a lower quantile, so only those are kept (`LowerTail`); an upper
+A lower quantile depends only on the few smallest values per node, so only those are kept (`LowerTail`). An upper
 quantile is minus the lower quantile of minus the values.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from jurygcn.checks import in_short
 from jurygcn.errors import SettingError
 
-# values per node that wait before all but the smallest are dropped: picking those costs, so it is not done every time
+# Values per node that are collected before all but the smallest are dropped, because selecting them is expensive.
 WAITING = 64
 
 
@@ -36,20 +36,20 @@ def exact_rank(alpha: float, count: int) -> int:
 
 
 def check_alpha(alpha: float, *, below: float = 0.5) -> float:
-    """A miscoverage level strictly between 0 and ``below``."""
+    """Return alpha; raise SettingError unless it is strictly between 0 and ``below``."""
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0.0 < alpha < below:
         raise SettingError(
-            f"alpha must lie strictly between 0 and {below:g} (for example 0.025), got {in_short(alpha)}."
+            f"expected alpha strictly between 0 and {below:g} (for example 0.025), got {in_short(alpha)}; change it"
         )
     return float(alpha)
 
 
 class LowerTail:
-    """The smallest values per node over a stream of jurors, enough of them for one lower quantile.
+    """The smallest values per node over batches of jurors, as many as one lower quantile needs.
 
     With ``exact`` the quantile is the floor(alpha (n' + 1))-th smallest of the n' values, minus infinity if that
-    rank is below 1 (erratum E8); otherwise it interpolates linearly between order statistics, which is what a
-    ranking wants when labels are few.
+    rank is below 1 (erratum E8). Otherwise it interpolates linearly between order statistics, which is finite with few
+    labels and so suits rankings.
 
     Shapes: values (m, b) per batch of jurors; quantile (m,).
     """
@@ -75,27 +75,27 @@ class LowerTail:
         self._kept = [] if values is None else [values]
 
     def add(self, values: Tensor) -> None:
-        """Take in one batch of jurors; an excluded juror's value is +inf."""
+        """Add one batch of jurors; an excluded juror's value is +inf."""
         self._kept.append(values)
         if sum(part.shape[1] for part in self._kept) > WAITING:
             _ = self.smallest
 
     def merge(self, other: LowerTail) -> None:
-        """Take in what another tail has kept of other jurors."""
+        """Add the values that another tail has kept of other jurors."""
         for values in other._kept:
             self.add(values)
 
     def quantile(self, counts: Tensor) -> Tensor:
-        """The quantile of each node, given how many jurors spoke for it, (m,) -> (m,)."""
+        """The quantile of each node, given the number of jurors that voted on it, (m,) -> (m,)."""
         assert self.smallest is not None
         ordered = self.smallest.sort(dim=1).values.T
         quantile = torch.full_like(ordered[0], -torch.inf)
-        for n in counts.bincount().nonzero().squeeze(1).tolist():  # two numbers at most: a juror is silent on itself
+        for n in counts.bincount().nonzero().squeeze(1).tolist():  # at most two different counts, n and n - 1
             quantile = torch.where(counts == n, self._quantile_of(ordered, n), quantile)
         return quantile
 
     def _quantile_of(self, ordered: Tensor, n: int) -> Tensor:
-        """The quantile where n jurors spoke; ordered (keep, m), the smallest first -> (m,)."""
+        """The quantile where n jurors voted; ordered (keep, m), the smallest first -> (m,)."""
         last = len(ordered) - 1
         rank = exact_rank(self.alpha, n) if self.exact else 1
         if min(n, rank) < 1:

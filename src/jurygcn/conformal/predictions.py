@@ -1,7 +1,7 @@
-"""What every juror predicts: forward passes of all leave-one-out models, streamed in batches of jurors.
+"""The jurors' predictions: forward passes of all leave-one-out models, in batches of jurors.
 
-Nothing here ever holds all n x m x C predictions: a batch of jurors is as large as the memory budget allows, and is
-counted and forgotten before the next one.
+The n x m x C predictions are never all in memory: a batch is as large as the memory budget allows, and is freed before
+the next one.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ class LeaveOneOutPredictions:
         return self.engine.loss.predict(self.predictor.outputs(thetas.to(self.dtype)), dim=1)
 
     def _batch_size(self, budget: float) -> int:
-        """As many jurors as the budget allows, and no more than are fastest together."""
+        """As many jurors as the budget allows, up to the fastest batch size."""
         fitting = budget // (self.dtype.itemsize * self.predictor.numbers)
         return int(max(1, min(len(self.steps), self.predictor.most, fitting)))
 
 
 def predictions_at(engine: Engine, nodes: Tensor) -> Tensor:
-    """What the trained model predicts at ``nodes``, as a vote of one, (m, C, 1)."""
+    """The trained model's predictions at ``nodes``, in the form of one vote, (m, C, 1)."""
     return LeaveOneOutPredictions(engine, engine.theta[None], nodes).of_parameters(engine.theta[None])
 
 
 def parse_memory(memory: str) -> float:
-    """Bytes from words such as '2GB' or '500MB'."""
+    """The number of bytes in a text such as '2GB' or '500MB'."""
     written = r"\s*([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)\s*([KMGT]?)i?B?\s*"
     text = memory if isinstance(memory, str) else in_short(memory)
     match = re.fullmatch(written, text, flags=re.IGNORECASE | re.ASCII)
     if match is None or float(match[1]) <= 0:
-        raise SettingError(f"memory must read like '2GB' or '500MB', got {in_short(memory)}.")
+        raise SettingError(f"expected memory as a text such as '2GB' or '500MB', got {in_short(memory)}; change it")
     return float(match[1]) * UNITS[match[2].upper()]

@@ -1,8 +1,8 @@
-"""Counts on disk, from which interrupted counting goes on.
+"""Counts on disk, so that interrupted counting can continue.
 
-One file per question holds the counts of the first jurors, however many there are by then. Its name is a checksum of
-everything that decides the counts, so another model, graph or question never meets it. Arrays and JSON in an npz file,
-replaced in one piece; nothing is pickled.
+One file per question holds the counts of the jurors so far. Its name is a digest of everything that determines the
+counts, so other models, graphs or questions use other files. It is an npz file with arrays and JSON, without pickles,
+written atomically.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jurygcn.conformal.exact import ExactCounter
 
 FORMAT = 2
-# Writing takes at most this share of the time: counts of large graphs are large, and are then not kept every time.
+# The largest share of the time for writing; large counts are written less often.
 SHARE = 0.1
 
 
@@ -40,20 +40,20 @@ class CountsFile:
         self._next_write, self._writable = 0.0, True
 
     def read(self) -> Counts | None:
-        """The counts kept so far; None if there are none that can be used."""
+        """The saved counts; None if there are none that can be used."""
         try:
             about, arrays = read_sealed(self.path)
             if about != self._about(int(about["jurors"])):
                 return None
             return unpack(arrays, self.counter, about["jurors"])
-        except Exception:  # whatever is wrong with the file, the remedy is to count again
+        except Exception:  # if the file is damaged in any way, count again
             return None
 
     def _about(self, jurors: int) -> dict[str, int | str]:
         return {"format": FORMAT, "fingerprint": self.fingerprint, "jurors": jurors}
 
     def write(self, counts: Counts) -> None:
-        """Keep these counts in place of earlier ones; the last ones always, others if that does not take long."""
+        """Save these counts, unless writing takes more than its share of the time; always save complete counts."""
         complete = counts.jurors == self.counter.asked.num_jurors
         started = time.monotonic()
         if not self._writable or (started < self._next_write and not complete):
@@ -62,8 +62,8 @@ class CountsFile:
             write_sealed(self.path, self._about(counts.jurors), pack(counts))
         except OSError as error:
             warnings.warn(
-                f"The counts cannot be kept in {self.path.parent} ({error.strerror or error}): an interrupted run will "
-                "start anew.",
+                f"The counts cannot be saved in {self.path.parent} ({error.strerror or error}), so an interrupted run "
+                "will start from the beginning.",
                 JuryWarning,
                 stacklevel=2,
             )
@@ -74,7 +74,7 @@ class CountsFile:
 
 
 def decisive(counter: ExactCounter) -> dict[str, Any]:
-    """Everything that decides the counts, by name."""
+    """Everything that determines the counts, by name."""
     asked = counter.asked
     engine = asked.engine
     return {
@@ -107,7 +107,7 @@ def pack(counts: Counts) -> Arrays:
 
 
 def unpack(arrays: Arrays, counter: ExactCounter, jurors: int) -> Counts:
-    """Counts from named arrays, if they are possible after so many jurors; a ValueError otherwise."""
+    """Counts from named arrays; raise ValueError if they cannot be the counts of so many jurors."""
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     counts = counter.empty_counts()
     check_counts(tensors, counter, counts, jurors)
@@ -123,7 +123,7 @@ def unpack(arrays: Arrays, counter: ExactCounter, jurors: int) -> Counts:
 
 
 def check_counts(tensors: dict[str, Tensor], counter: ExactCounter, empty: Counts, jurors: int) -> None:
-    """Refuse arrays that are not the counts of the first jurors: shapes, types, ranges, and sums that do not add up."""
+    """Raise ValueError unless the arrays have the shapes, types, ranges and sums of the first jurors' counts."""
     if not 1 <= jurors <= counter.asked.num_jurors:
         raise ValueError(f"{jurors} jurors")
     (m, C), votes = counter.outputs.shape, counter.outputs.dtype
@@ -139,26 +139,26 @@ def check_counts(tensors: dict[str, Tensor], counter: ExactCounter, empty: Count
     for k in empty.labels:
         wanted |= {f"counts_{k}": (torch.int32, (m, C)), f"log_scores_{k}": (votes, (jurors,))}
     if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()} != wanted:
-        raise ValueError("other arrays than those of this question")
+        raise ValueError("other arrays than this question has")
     own = counter.asked.own(torch.arange(jurors))
-    speakers = jurors - torch.zeros(m, dtype=torch.long).index_fill_(0, own.node, 1)
+    voters = jurors - torch.zeros(m, dtype=torch.long).index_fill_(0, own.node, 1)
     total, square = tensors["total"], tensors["square"]
     slack = 1.0 + 1e-3  # for rounding
     fine = [
         *(all_finite(tensors[name]) for name in ("errors", "total", "square")),
         *(not bool(tensors[name].isnan().any()) for name in ("low", "high") if name in tensors),
         bool((tensors["errors"] >= 0).all()),
-        bool((total.square().sum(dim=1) <= slack * speakers * square + 1e-12).all()),  # Cauchy and Schwarz
-        _between(tensors["flips"], 0, speakers),
-        *(_between(tensors[f"counts_{k}"], 0, speakers[:, None]) for k in empty.labels),
+        bool((total.square().sum(dim=1) <= slack * voters * square + 1e-12).all()),  # Cauchy-Schwarz
+        _between(tensors["flips"], 0, voters),
+        *(_between(tensors[f"counts_{k}"], 0, voters[:, None]) for k in empty.labels),
         *(_between(tensors[f"log_scores_{k}"], slack * LOWEST, 1e-3) for k in empty.labels),
     ]
-    if counter.asked.classify:  # probabilities: norms up to 1, errors up to the distance of two corners of the simplex
-        fine += [_between(tensors["errors"], 0, slack * 2**0.5), _between(square, 0, 2 * slack * speakers)]
+    if counter.asked.classify:  # probabilities have norms up to 1, and errors up to the square root of 2
+        fine += [_between(tensors["errors"], 0, slack * 2**0.5), _between(square, 0, 2 * slack * voters)]
         tails = [tensors[name] for name in ("low", "high") if name in tensors]
         fine += [_between(tail[tail != torch.inf], -2.5, slack) for tail in tails]
     if not all(fine):
-        raise ValueError("numbers that no jurors can have given")
+        raise ValueError("numbers outside their possible range")
 
 
 def _between(values: Tensor, low: float, high: float | Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Nonconformity scores: how strange a label looks to a juror."""
+"""Nonconformity scores of labels: high if the label does not fit the predicted probabilities."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 from jurygcn.errors import SettingError
 
-# Scores that differ by no more than this many units in the last place count as equal, and a tie counts for the label:
-# nodes that look alike have equal scores, but sums in another order differ in the last digits.
+# Scores that differ by at most this many units in the last place count as equal, and a tie counts for the label.
+# Equal nodes have equal scores, but sums in another order differ in the last digits.
 TIES = 32
 
 
@@ -41,7 +41,7 @@ SCORES = {"lac": lac_scores, "aps": aps_scores}
 
 
 def check_score(name: str) -> str:
-    """The name itself, if it is a known score."""
+    """Return the name; raise SettingError for an unknown score."""
     if name not in SCORES:
-        raise SettingError(f"Unknown score {name!r}: choose one of {', '.join(SCORES)}.")
+        raise SettingError(f"expected nonconformity to be one of {', '.join(SCORES)}, got {name!r}; choose one")
     return name

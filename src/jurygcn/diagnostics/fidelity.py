@@ -1,4 +1,4 @@
-"""How close estimated jurors are to retrained ones, measured by retraining a few."""
+"""Compare estimated jurors with retrained ones, by retraining a few."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FAITHFUL = 0.9  # correlation with retrained jurors from which estimated ones are trusted
-SIMILAR = 0.1  # and how far their mean leave-one-out error may be off, relative to the retrained jurors'
+FAITHFUL = 0.9  # the smallest correlation with retrained jurors at which estimated ones are trusted
+SIMILAR = 0.1  # the largest difference of their mean leave-one-out errors, relative to the retrained jurors'
 
 
 @dataclass(frozen=True, eq=False)
 class Fidelity:
-    """Estimated jurors beside retrained ones.
+    """The comparison of estimated jurors with retrained ones.
 
     Attributes:
-        correlation: of the probability (or output) the juror gives its own left-out label.
+        correlation: of the probability (or output) that a juror predicts for its own left-out label.
         loo_error: mean leave-one-out error, estimated and retrained.
         bias: their difference.
         frame: a row per retrained juror.
-        advice: in words.
+            advice: the result and what to do, as sentences.
     """
 
     correlation: float
@@ -42,12 +42,12 @@ class Fidelity:
 
     @property
     def trusted(self) -> bool:
-        """Whether estimated jurors are close enough to retrained ones for coverage to be targeted."""
+        """Whether estimated jurors are close enough to retrained ones to claim a target coverage."""
         return self.correlation >= FAITHFUL and abs(self.bias) <= SIMILAR * max(self.loo_error[1], 1e-12)
 
     @property
     def agreement(self) -> Agreement:
-        """The same in the form that claims are made from."""
+        """The comparison in the form that claims use."""
         return Agreement(self.correlation, *self.loo_error, self.trusted)
 
 
@@ -60,7 +60,7 @@ def fidelity_of(jury: Jury, k: int, retraining: Retraining, seed: int) -> Fideli
 
 
 def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
-    """Estimated jurors (the ``chosen`` ones) against parameters (k, P) retrained for the same ones."""
+    """Compare the ``chosen`` estimated jurors with retrained parameters (k, P) of the same jurors."""
     engine, jurors, positions = jury.engine, jury.jurors, jury.positions[chosen]
     if isinstance(jurors, CompressedJurors):
         estimated = engine.loss.predict(jurors.own_outputs[chosen])

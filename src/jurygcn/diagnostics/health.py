@@ -1,4 +1,4 @@
-"""What the accuracy of estimated jurors rests on, measured without training."""
+"""Checks of the conditions for accurate jurors, without training."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
 CONVERGED = 0.05  # relative gradient below which a model counts as trained to its objective's minimum
-HIGH_LEVERAGE = 0.99  # of a training node on its own prediction: beyond, its juror is hardly determined
-ILL_CONDITIONED = 1e10  # half of float64's digits are left
-MUCH_DISCARDED = 0.05  # share of the jurors' steps outside their common directions
+HIGH_LEVERAGE = 0.99  # of a training node on its own prediction; above it, its juror is poorly determined
+ILL_CONDITIONED = 1e10  # the condition number above which a solve loses most of float64's 16 digits
+MUCH_DISCARDED = 0.05  # of the jurors' steps outside their common directions; above it, votes are inaccurate
 
 
 @dataclass(frozen=True)
 class Health:
-    """What the jackknife assumes, measured at the trained parameters.
+    """The assumptions of the jackknife, measured at the trained parameters.
 
     Attributes:
         gradient: norm of the objective's gradient, weight decay included.
         relative_gradient: that norm over the sum of the norms of its two parts; 0 at the minimum, 1 far from it.
         eigenvalues: smallest and largest eigenvalue of the curvature, estimated.
-        weight_decay: the weight decay (one for all parameters) with which the gradient would be smallest.
-        damping: what was added to the curvature's diagonal.
+        weight_decay: the weight decay (one for all parameters) that minimises the gradient.
+            damping: the value added to the curvature's diagonal.
         residual: relative residual of the jurors' linear systems.
         leverage: smallest and largest leverage of a training node (newton jurors).
-        discarded: share of the jurors' steps that their common directions do not hold (linearised jurors).
-        dropout: largest dropout probability in the model; it is off here, but was it on in training?
+        discarded: share of the jurors' steps outside their common directions (linearised jurors).
+            dropout: largest dropout probability in the model; dropout is off here, but may have been on in training.
         frozen: parameters that are held fixed.
-        saturated: training nodes to which the model gives one class with probability 1, in its own precision.
-        precision: number type in which the jurors vote, "float32" or "float64".
-        advice: what to do, in words; empty if all is well.
+        saturated: training nodes with a class of probability 1, in the model's own precision.
+            precision: dtype of the votes, "float32" or "float64".
+            advice: what to do, one sentence or more each; empty if there is no problem.
     """
 
     gradient: float
@@ -58,12 +58,12 @@ class Health:
 
     @property
     def well(self) -> bool:
-        """Whether there is nothing to advise."""
+        """Whether there is no advice."""
         return not self.advice
 
 
 def health_of(jury: Jury) -> Health:
-    """Measure what the jurors' accuracy rests on."""
+    """Measure the conditions for accurate jurors."""
     engine, jurors = jury.engine, jury.jurors
     data_gradient, decay_gradient = _gradient_parts(jury)
     gradient = float((data_gradient + decay_gradient).norm())
@@ -96,12 +96,12 @@ def _gradient_parts(jury: Jury) -> tuple[Tensor, Tensor]:
 
 
 def _fitting_decay(gradient: Tensor, theta: Tensor) -> float:
-    r"""The :math:`\lambda \ge 0` with the smallest :math:`|g + \lambda \theta|`: at a minimum, the one trained with."""
+    r"""The :math:`\lambda \ge 0` with the smallest :math:`|g + \lambda \theta|`; at a minimum, the weight decay."""
     return max(0.0, -float(gradient @ theta) / max(float(theta @ theta), torch.finfo(theta.dtype).tiny))
 
 
 def _saturated(jury: Jury) -> int:
-    """How many training nodes have a class of probability 1 in the precision of the votes."""
+    """The number of training nodes with a class of probability 1 in the precision of the votes."""
     engine = jury.engine
     if engine.loss.name != "cross_entropy" or engine.num_outputs < 2:
         return 0
@@ -110,7 +110,7 @@ def _saturated(jury: Jury) -> int:
 
 
 def largest_dropout(model: nn.Module) -> float:
-    """The largest dropout probability that a module of the model states."""
+    """The largest dropout probability of the model's modules."""
     rates = [float(p) for m in model.modules() for p in (getattr(m, "p", 0), getattr(m, "dropout", 0)) if _number(p)]
     return max(rates, default=0.0)
 
@@ -129,8 +129,8 @@ def _advice(health: Health, jury: Jury) -> Iterator[str]:
 def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
     if jury.decay_assumed:
         yield (
-            f"weight_decay was not given, so {jury.engine.weight_decay:g} was assumed: pass what the model was "
-            "trained with (0 if there was none)."
+            f"weight_decay was not given, so {jury.engine.weight_decay:g} was assumed: pass the value that the model "
+            "was trained with (0 for none)."
         )
     if health.relative_gradient > CONVERGED:
         data, _ = _gradient_parts(jury)
@@ -139,42 +139,41 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
         if health.weight_decay > 0 and rest < CONVERGED * 2 * float(data.norm()):
             hint = f" The parameters look like a minimum with weight decay {health.weight_decay:.1e}."
         yield (
-            f"Not converged: the gradient is {health.relative_gradient:.0%} of its parts (0% at the minimum). Train "
-            f"longer, or pass the weight decay you trained with; jury.fidelity() shows how much it matters.{hint}"
+            f"Not converged: the relative gradient is {health.relative_gradient:.0%} (0% at the minimum). Train "
+            f"longer, or pass the weight decay you trained with; jury.fidelity() measures the effect.{hint}"
         )
     if health.dropout > 0:
         yield (
-            f"The model has dropout ({health.dropout:g}): training minimised another objective than the one "
-            "quantified here. jury.fidelity() shows how much it matters."
+            f"The model has dropout ({health.dropout:g}), so training minimised another objective than the one "
+            "quantified here; jury.fidelity() measures the effect."
         )
     if health.frozen:
-        yield f"{health.frozen:,} parameters are frozen: the jurors differ in the others only."
+        yield f"{health.frozen:,} parameters are frozen, so the jurors differ in the others only."
 
 
 def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
     low, high = health.eigenvalues
     if float(jury.engine.decay.min()) == 0 and jury.damping == 0:
-        yield "Some parameters have no weight decay: their curvature may be singular. Pass weight_decay or damping."
+        yield "Some parameters have no weight decay, so the curvature may be singular: pass weight_decay or damping."
     if low < 0:
         yield (
-            f"The curvature has negative eigenvalues ({low:.1e}): the trained point is no minimum of it. "
-            "Use curvature='ggn'."
+            f"The curvature has negative eigenvalues ({low:.1e}), so the parameters are not a minimum: "
+            "use curvature='ggn'."
         )
     elif high > ILL_CONDITIONED * low:
         yield (
-            f"The curvature is ill-conditioned (eigenvalues {low:.1e} to {high:.1e}): the jurors have few exact "
-            "digits. More weight decay or damping, or features of a smaller scale, would help."
+            f"The curvature is ill-conditioned (eigenvalues {low:.1e} to {high:.1e}), so the jurors have few exact "
+            "digits: use more weight decay or damping, or scale the features down."
         )
     if health.leverage is not None and health.leverage[1] > HIGH_LEVERAGE:
         yield (
-            f"A training node has leverage {health.leverage[1]:.3f}: without it the model is hardly determined in some "
-            "direction. More weight decay, or more labels, would steady its juror."
+            f"A training node has leverage {health.leverage[1]:.3f}, so its juror is poorly determined: use more "
+            "weight decay or more labels."
         )
     if health.saturated:
         yield (
             f"{health.saturated:,} of {jury.engine.num_train:,} training nodes have a class of probability 1 in "
-            f"{health.precision}: votes there cannot be told apart. More weight decay, fewer epochs, or model.double() "
-            "would help."
+            f"{health.precision}, so votes there do not differ: use more weight decay, fewer epochs, or model.double()."
         )
     if health.discarded > MUCH_DISCARDED:
-        yield f"{jury.rank} directions hold only {1 - health.discarded:.0%} of the jurors' steps: raise rank."
+        yield f"{jury.rank} directions contain only {1 - health.discarded:.0%} of the jurors' steps: raise rank."

@@ -1,4 +1,4 @@
-"""Which labels drive a prediction: the paper's influence, turned into an explanation."""
+"""The influence of each label on a prediction."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 class Influence(NamedTuple):
-    """The labels that matter most to each node, most first.
+    """The labels with most influence on each node, largest influence first.
 
     Shapes: m nodes, k labels each; positions (m, k) among the training nodes, support (m, k), without (m, k).
 
     Attributes:
-        positions: which training nodes.
-        support: how much the model's output for the node drops when that training node is left out. The output is the
-            probability of the predicted class, or the prediction of a regression. Positive support speaks for it.
-        without: what the juror predicts instead: a class, or a number.
+        positions: positions of the training nodes.
+            support: how much the model's output for the node drops when that training node is left out. The output is
+            the
+                probability of the predicted class, or the prediction of a regression. A positive value supports it.
+            without: the juror's prediction: a class, or a number.
     """
 
     positions: Tensor
@@ -38,7 +39,7 @@ def influence_of_labels(jury: Jury, nodes: Tensor, *, count: int | None = None) 
 
     .. math:: \text{support}_i(u) = f(u)_c - f_{-i}(u)_c
 
-    with c the predicted class, or the first output of a regression. Votes are dropped batch by batch.
+    with c the predicted class, or the first output of a regression.
     """
     votes = LeaveOneOutPredictions(jury.engine, jury.jurors.steps, nodes, memory=jury.memory)
     whole = votes.of_parameters(jury.engine.theta[None])[:, :, 0]  # (m, C)
@@ -58,7 +59,7 @@ def influence_of_labels(jury: Jury, nodes: Tensor, *, count: int | None = None) 
 
 
 def influence_on(jury: Jury, node: int) -> pd.DataFrame:
-    """All labels by how much they drive the prediction of ``node``; see :class:`Influence` for the columns."""
+    """All labels by their influence on the prediction of ``node``; see :class:`Influence` for the columns."""
     found = influence_of_labels(jury, check_nodes([node], jury.data, what="node"))
     positions = found.positions[0]
     targets = jury.engine.targets[positions]

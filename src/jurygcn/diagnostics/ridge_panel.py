@@ -1,10 +1,9 @@
 r"""A panel of ridge regressions on averaged features, whose leave-one-out predictions are exact in closed form.
 
-The model is asked nothing. Features are averaged over closed neighbourhoods 0, 1, 2, 4, 8 and 16 times, and the
-labels are fitted to each of these views, and to all of them side by side, by ridge regression. Leaving a label out of
-a ridge regression has an exact formula, so every regression's error on the labels that its own jurors left out is
-known; the better it is, the more the regression counts. Where neighbours share labels those that look far lead, where
-they do not, those that look at the node itself.
+The panel does not use the model. Features are averaged over closed neighbourhoods 0, 1, 2, 4, 8 and 16 times. Ridge
+regressions fit the labels to each of these views, and to all views together. Each regression has an exact
+leave-one-out error, and a smaller error gives it more weight. On homophilous graphs the views with many averages get
+most weight, on heterophilous graphs those with few.
 """
 
 from __future__ import annotations
@@ -23,18 +22,19 @@ from jurygcn.graph.propagation import Propagation
 from jurygcn.graph.sparse import SparseMatrix
 
 HOPS = (0, 1, 2, 4, 8, 16)
-RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # the views' rows have a mean length of 1
-CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: rounding in float64 is 1e-16, times hops and features
-SHARPNESS = 10.0  # how much a regression loses by an error above the smallest
+RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # penalties, for views whose rows have a mean length of 1
+CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: float64 rounds by 1e-16, times hops and features
+SHARPNESS = 10.0  # a relative excess error e above the smallest multiplies a regression's weight by exp(-10 e)
 
 
 @dataclass(frozen=True, eq=False)
 class RidgePanel:
-    """What the regressions say together.
+    """The weighted mean of the regressions.
 
     Attributes:
-        shares: of every class in every node, (N, C); rows sum to 1, but may leave [0, 1]. A training node's are those
-            of the jurors that left its label out.
+        shares: of every class at every node, (N, C); rows sum to 1, but entries may leave [0, 1]. At a training node
+        they
+            are leave-one-out predictions.
         regressions: hops ("all" for all views side by side), ridge, leave-one-out error and weight of each.
     """
 
@@ -42,15 +42,15 @@ class RidgePanel:
     regressions: pd.DataFrame = field(repr=False)
 
     def doubt(self, nodes: Tensor, labels: Tensor) -> Tensor:
-        """One minus the share of a label in each node, (m,), (m,) -> (m,)."""
+        """One minus the share of a label at each node, (m,), (m,) -> (m,)."""
         return 1.0 - self.shares[nodes.cpu()].gather(1, labels.cpu()[:, None]).squeeze(1)
 
 
 def views(data: Data) -> Iterator[Tensor]:
     """Features averaged over each number of hops, (N, F): rows of equal length, then centred, of mean length 1.
 
-    Many averages make all rows nearly equal, so what is left after centring needs float64. Where nothing but rounding
-    is left, the view is constant: all zeros.
+    Many averages make all rows nearly equal, so centring needs float64. If only rounding error is left, the view is all
+    zeros.
     """
     x = data.x.detach().double().cpu()
     averaging = SparseMatrix(Propagation.of(data).averaging.astype(np.float64), dtype=x.dtype, device=x.device)
@@ -65,7 +65,7 @@ def views(data: Data) -> Iterator[Tensor]:
 
 
 def fit_ridge_panel(data: Data, nodes: Tensor, labels: Tensor, classes: int) -> RidgePanel:
-    """Fit all regressions to the labels of ``nodes``, (n,), and let them speak together."""
+    """Fit all regressions to the labels of ``nodes``, (n,), and average them by weight."""
     targets = functional.one_hot(labels.cpu(), classes).double() - 1.0 / classes
     rows = [view[nodes.cpu()].double() for view in views(data)]
     together = torch.cat(rows, dim=1) / len(rows) ** 0.5
@@ -90,7 +90,7 @@ def fit_ridge_panel(data: Data, nodes: Tensor, labels: Tensor, classes: int) -> 
 
 
 def ridge_fits(design: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    r"""Ridge regressions for every penalty, each with what its jurors predict at their own nodes.
+    r"""Ridge regressions for every penalty, each with its leave-one-out predictions.
 
     .. math::
         B = (\Phi^T \Phi + \lambda I)^{-1} \Phi^T Y, \qquad

@@ -1,1 +1,1 @@
-"""Juries and verdicts in words and as small figures."""
+"""Juries and verdicts as text and as small figures."""

@@ -23,7 +23,7 @@ def plot_verdict(verdict: Verdict, *, alpha: float) -> Figure:
     check_alpha(alpha, below=1.0)
     classify = verdict.label_counts is not None
     if not classify:
-        _interval(verdict)  # refuses several targets before anything is drawn
+        _interval(verdict)  # raises an error for several targets before anything is drawn
     figure, (left, right) = canvas(2, width=8.0)
     score = verdict.uncertainty()
     left.hist(score[score.isfinite()].numpy(), bins=20, color=BLUE)
@@ -61,7 +61,7 @@ def plot_node(verdict: Verdict, node: int, *, alpha: float) -> Figure:
     names = [plain_text(name) for name in verdict.names or range(len(p_values))]
     rows = np.arange(len(p_values))
     axes.barh(rows[inside], p_values[inside], color=BLUE, label="p-value, in the set")
-    axes.barh(rows[~inside], p_values[~inside], color="none", edgecolor=BLUE, hatch="//", label="p-value, ruled out")
+    axes.barh(rows[~inside], p_values[~inside], color="none", edgecolor=BLUE, hatch="//", label="p-value, excluded")
     axes.plot(verdict.outputs[place].numpy(), rows, "D", color=ORANGE, markeredgecolor="black", label="probability")
     axes.axvline(alpha, color="black", linestyle=":", linewidth=1)
     axes.set(yticks=rows, yticklabels=names, xlim=(0, 1.02), title=f"Node {node}, level {alpha:g}")
@@ -75,6 +75,6 @@ def _interval(verdict: Verdict) -> tuple[Tensor, Tensor, Tensor]:
     if verdict.outputs.shape[1] != 1:
         targets = verdict.outputs.shape[1]
         raise SettingError(
-            f"expected a verdict on classes or on one target, got {targets} targets; make a jury per target"
+            f"expected a verdict on classes or on one target, got {targets} targets; use one jury per target"
         )
     return verdict.outputs[:, 0], verdict.lower.reshape(-1), verdict.upper.reshape(-1)

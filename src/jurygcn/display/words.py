@@ -1,4 +1,4 @@
-"""Juries and verdicts in words, for the console and for notebooks; nothing is computed that is not there yet."""
+"""Juries and verdicts as text, for the console and for notebooks, without further computation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
     from jurygcn.verdict import Verdict
 
-ALPHA = 0.1  # the level of the label sets that are described
+ALPHA = 0.1  # the level of the label sets described; their target coverage is 90 %
 SHOWN = 5  # nodes in a notebook's table
 
 
 def jury_facts(jury: Jury) -> dict[str, str]:
-    """What the jury is about, and whether it is fitted."""
+    """The model, graph, labels and jurors, and whether the jury is fitted."""
     engine = jury.engine
     waiting = "" if jury.fitted else ", not fitted: call fit()"
     return {
@@ -29,7 +29,7 @@ def jury_facts(jury: Jury) -> dict[str, str]:
 
 
 def verdict_facts(verdict: Verdict) -> dict[str, str]:
-    """What was judged, and what came out of it."""
+    """The size of the verdict and a summary of its label sets or intervals."""
     facts = {"nodes": f"{len(verdict):,}", "jurors": f"{int(verdict.num_jurors.max()) if len(verdict) else 0:,}"}
     if verdict.label_counts is None:
         width = verdict.width[verdict.width.isfinite()]
@@ -46,7 +46,7 @@ def verdict_facts(verdict: Verdict) -> dict[str, str]:
 
 
 def claim_words(verdict: Verdict, alpha: float) -> str:
-    """What is claimed of the label sets, in words that follow a heading."""
+    """The claim about the label sets, starting in lower case."""
     words = verdict.claim(alpha).words
     return words[0].lower() + words[1:]
 
@@ -66,7 +66,7 @@ def as_html(name: str, facts: Mapping[str, str]) -> str:
 
 
 def verdict_html(verdict: Verdict) -> str:
-    """The facts, and the most uncertain nodes, which several targets at once do not have."""
+    """The facts and, unless there are several targets, the most uncertain nodes."""
     facts = as_html("Verdict", verdict_facts(verdict))
     if verdict.lower.dim() > 1:
         return facts
@@ -90,6 +90,6 @@ def verdict_html(verdict: Verdict) -> str:
 
 
 def position_of(verdict: Verdict, node: int) -> int:
-    """Where a node stands in the verdict, -1 if it was not judged."""
+    """The position of a node in the verdict, -1 if it is not in it."""
     found = torch.nonzero(verdict.nodes == node)
     return int(found[0]) if len(found) else -1

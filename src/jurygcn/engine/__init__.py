@@ -1,4 +1,4 @@
-"""What is known of one model on one graph, behind one protocol."""
+"""Engines: one trained model on one graph, with predictions and derivatives, behind one protocol."""
 
 from __future__ import annotations
 

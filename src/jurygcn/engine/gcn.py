@@ -1,4 +1,4 @@
-"""The engine of the paper's GCN: derivatives in closed form, many models as one stack of products."""
+"""The engine of the paper's GCN: closed-form derivatives, and forward passes of many models at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
-# The outputs of one batch of models take at most this many bytes, unless that is fewer than FEW models: counting is
-# fastest on arrays that fit the processor's cache.
-ARRAY, FEW = 12_000_000, 8
+# The outputs of one batch of models take at most BATCH_BYTES, which fits the processor's cache, where counting is
+# fastest. A batch has at least FEW models.
+BATCH_BYTES, FEW = 12_000_000, 8
 
-# Columns of a block that go through J at once: bounds the (n, C, k) array between J and its transpose.
+# Columns multiplied by J at once: bounds the (n, C, k) array between J and its transpose.
 COLUMNS = 256
 
 
@@ -29,11 +29,13 @@ class GCNEngine(GenericEngine):
     """A plain, fully trained :class:`jurygcn.GCN`; see :func:`jurygcn.models.gcn.is_plain`."""
 
     def check(self) -> int:
-        """The formula is deterministic and row-wise, so only its widths are checked."""
+        """Check the widths only, because the formula is deterministic and returns a row per node."""
         takes, has = self._weights[0].shape[0], self.data.x.shape[1]
         self._check_width(self._weights[-1].shape[1])
         if takes != has:
-            raise ModelError(f"The model takes {takes} features, but the graph has {has}.")
+            raise ModelError(
+                f"expected a graph with the model's {takes} features, got {has}; use the graph it was trained on"
+            )
         return int(self._weights[-1].shape[1])
 
     @property
@@ -45,23 +47,23 @@ class GCNEngine(GenericEngine):
     def _weights(self) -> list[Tensor]:
         return [W.detach() for W in self._gcn.weights]
 
-    def _forget(self, *derived: str) -> None:
-        super()._forget(*derived, "train_field")
+    def _clear_cached(self, *names: str) -> None:
+        super()._clear_cached(*names, "train_field")
 
     def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
-        """The nodes' neighbourhood, which is known to suffice."""
+        """The nodes' neighbourhood, which suffices for a GCN."""
         if 2 * len(nodes) > int(self.data.num_nodes):
             return self._inputs, nodes
         return local_graph(self._inputs, nodes, num_hops(self.model))
 
     @property
     def _train_graph(self) -> tuple[Data, Tensor]:
-        # Found inside function transforms, whose tensors must not be kept: so the whole graph is taken.
+        # This is called inside function transforms, whose tensors must not be cached, so it returns the whole graph.
         return self._inputs, self.train_nodes
 
     @cached_property
     def train_field(self) -> ReceptiveField:
-        """What the training nodes see of the graph."""
+        """The receptive field of the training nodes."""
         return ReceptiveField.of(self._gcn, self.data, self.train_nodes)
 
     @cached_property
@@ -75,7 +77,7 @@ class GCNEngine(GenericEngine):
         return ClosedForm(self.train_field, self._weights, lambda z: self.loss.residual(z, self.targets))
 
     def jacobian(self) -> Jacobian:
-        """The Jacobian by Proposition 2, in the form that suits the sizes."""
+        """The Jacobian by Proposition 2, in the cheapest form."""
         return closed_form_jacobian(self.theorem_1())
 
     def gradient(self) -> Tensor:
@@ -134,9 +136,9 @@ class StackedPredictor:
         self.field = ReceptiveField.of(engine._gcn, engine.data, nodes, dtype=dtype)
         widths: Sequence[int] = [W.shape[1] for W in engine._weights]
         outputs = len(nodes) * engine.num_outputs
-        # Hidden rows (twice more for the products' copies), a few copies of the outputs, and the parameters.
+        # Hidden rows and two copies of them, a few copies of the outputs, and the parameters.
         self.numbers = 3 * sum(self.field.hidden_sizes(widths)) + 9 * outputs + engine.num_parameters
-        self.most = max(FEW, ARRAY // (dtype.itemsize * outputs))
+        self.most = max(FEW, BATCH_BYTES // (dtype.itemsize * outputs))
 
     def outputs(self, thetas: Tensor) -> Tensor:
         """(b, P) -> (m, C, b)."""

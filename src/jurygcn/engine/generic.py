@@ -1,4 +1,4 @@
-"""The engine for any model: derivatives by automatic differentiation, forward passes of many models by ``vmap``."""
+"""The engine of any model: automatic differentiation, and forward passes of many models by ``vmap``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from jurygcn.models.training import graph_arguments, parameter_groups
 
 Forward = Callable[[nn.Module, Data], Tensor]
 
-# Outputs on a part of the graph may differ from those on the whole by this share of the largest one: rounding.
+# Outputs on a subgraph and on the whole graph count as equal up to this share of the largest output (rounding).
 SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
-PROBES = 2  # random parameters at which that is tested
+PROBES = 2  # random parameter vectors at which the two are compared
 
 
 class GenericEngine:
@@ -56,7 +56,7 @@ class GenericEngine:
         self.train_nodes = check_nodes(train_nodes, data, what="train_nodes")
         self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
         if not isinstance(model, nn.Module):
-            raise ModelError(f"Expected a trained torch.nn.Module, got {type(model).__name__}: pass the model itself.")
+            raise ModelError(f"expected a trained torch.nn.Module, got {type(model).__name__}; pass the model itself")
         _check_devices(model, data)
         self.model = independent_copy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
@@ -65,21 +65,21 @@ class GenericEngine:
         self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ModelError(
-                "The model has no trainable parameters, so leaving a node out changes nothing: "
-                "pass a trained model whose parameters have requires_grad=True."
+                "expected trainable parameters, got none, so leaving a node out changes nothing; "
+                "pass a trained model whose parameters have requires_grad=True"
             )
         self.weight_decay = weight_decay
         self.decay = self._decay_vector(weight_decay)
         if not all_finite(self.theta):
             raise ModelError(
-                "The model's parameters are NaN or infinite: train it again, perhaps with a lower learning rate."
+                "expected finite model parameters, got NaN or infinity; train again with a lower learning rate"
             )
         self.num_outputs = self.check()
 
     def on(self, terms: Tensor) -> GenericEngine:
         """The same objective over some of the training nodes (positions in ``train_nodes``)."""
         part = copy.copy(self)
-        part._forget("train_outputs", "_train_graph")
+        part._clear_cached("train_outputs", "_train_graph")
         part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
         return part
 
@@ -88,22 +88,23 @@ class GenericEngine:
         if dtype == self.dtype:
             return self
         part = copy.copy(self)
-        part._forget("train_outputs", "_train_graph", "_inputs", "_probes")
+        part._clear_cached("train_outputs", "_train_graph", "_inputs", "_probes")
         part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
         return part
 
-    def _forget(self, *derived: str) -> None:
-        """Drop what was derived from the training nodes or the precision of the engine this is a copy of."""
-        for name in derived:
+    def _clear_cached(self, *names: str) -> None:
+        """Drop cached properties that a copy must not share with its original."""
+        for name in names:
             self.__dict__.pop(name, None)
 
     def local(self, nodes: Tensor) -> tuple[Data, Tensor]:
-        """The part of the graph that decides the outputs at ``nodes``, and their positions in it.
+        """The part of the graph that determines the outputs at ``nodes``, and their positions in it.
 
-        The part is the nodes' neighbourhood as far as messages travel; whether it suffices is tested by running the
-        model on it, and if it does not (global pooling, for example) the whole graph is returned.
+        The part is the neighbourhood that messages can cross. The model is run on it, and if its outputs differ from
+        those
+        on the whole graph (global pooling, for example), the whole graph is returned.
         """
         whole = (self._inputs, nodes)
         if self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
@@ -115,8 +116,9 @@ class GenericEngine:
     def _suffices(self, graph: Data, positions: Tensor, nodes: Tensor) -> bool:
         """Whether the model gives the same outputs on a part of the graph.
 
-        Asked at the trained parameters and at random ones: a branch that sees the whole graph may be shut at the
-        trained parameters, and jurors would open it.
+        Tested at the trained parameters and at random ones, because a branch that uses the whole graph may be inactive
+        at
+        the trained parameters and active for a juror.
         """
         for theta, everywhere in self._probes:
             there, here = everywhere[nodes], self.outputs(theta, positions, graph)
@@ -161,7 +163,7 @@ class GenericEngine:
 
     @cached_property
     def _inputs(self) -> Data:
-        """The graph in ordinary types, its floating tensors in our dtype; the caller's Data is not changed."""
+        """The graph in ordinary types, with floating tensors in our dtype; the caller's Data is not changed."""
         return ordinary(self.data, dtype=self.dtype)
 
     @cached_property
@@ -173,7 +175,7 @@ class GenericEngine:
     # --- functions of theta ----------------------------------------------------------------------------
 
     def outputs(self, theta: Tensor, nodes: Tensor | None = None, data: Data | None = None) -> Tensor:
-        """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that holds their receptive field."""
+        """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that contains their receptive field."""
         graph = self._inputs if data is None else data
         parameters = self.unflatten(theta)
         with in_use:
@@ -186,7 +188,7 @@ class GenericEngine:
 
     @cached_property
     def _train_graph(self) -> tuple[Data, Tensor]:
-        """The part of the graph that decides the outputs at the training nodes, and their positions in it."""
+        """The part of the graph that determines the outputs at the training nodes, and their positions in it."""
         return self.local(self.train_nodes)
 
     def node_losses(self, theta: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ class GenericEngine:
         """R(theta) with weight decay. Implements: Eq. (2)."""
         return self.node_losses(theta).mean() + 0.5 * (self.decay * theta**2).sum()
 
-    # --- what the method asks for -------------------------------------------------------------------------
+    # --- derivatives and predictions ----------------------------------------------------------------------
 
     def jacobian(self) -> Jacobian:
         """Dense rows by automatic differentiation."""
@@ -220,10 +222,10 @@ class GenericEngine:
         return AutodiffHessian(self)
 
     def theorem_1(self) -> ClosedForm:
-        """No closed form is known for this model."""
+        """Raises SettingError: there is no closed form for this model."""
         raise SettingError(
-            f"curvature='printed' is Theorem 1, which holds for jurygcn.GCN only; the model is a "
-            f"{type(self.model).__name__}: choose 'ggn' or 'hessian'."
+            f"expected a jurygcn.GCN for curvature='printed', which is Theorem 1, got a {type(self.model).__name__}; "
+            "choose 'ggn' or 'hessian'"
         )
 
     def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
@@ -242,7 +244,7 @@ class GenericEngine:
         """Copies of an arbitrary model are trained one by one."""
         return None
 
-    # --- checks at the edge ------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------------
 
     def _decay_vector(self, weight_decay: float | Mapping[str, float]) -> Tensor:
         given = {
@@ -255,43 +257,43 @@ class GenericEngine:
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def check(self) -> int:
-        """Refuse a model that has no single prediction per node; returns the number of outputs."""
+        """Check that the model has one finite, deterministic prediction per node; return the number of outputs."""
         theta = self.theta
         with torch.no_grad():
             first, second = self._first_outputs(theta), self.outputs(theta)
         if not torch.equal(first, second):
             raise ModelError(
-                "Two forward passes of the model in eval mode differ, so it has no single prediction to quantify: "
-                "switch off whatever is random (for example F.dropout without training=self.training)."
+                "expected equal outputs of two forward passes in eval mode, got different ones; "
+                "remove random operations (for example F.dropout without training=self.training)"
             )
         if not all_finite(first):
-            raise ModelError("The model's outputs are NaN or infinite: check the features and the model.")
+            raise ModelError("expected finite model outputs, got NaN or infinity; check the features and the model")
         if len(first) != int(self.data.num_nodes):
             raise ModelError(
-                f"The model must return one row per node ({int(self.data.num_nodes)}), got {len(first)}: "
-                "pass forward=lambda model, data: ... that returns the logits of all nodes."
+                f"expected one row of outputs per node ({int(self.data.num_nodes)}), got {len(first)}; "
+                "pass forward=lambda model, data: ... that returns the logits of all nodes"
             )
         self._check_width(first.shape[1])
         probe = theta.clone().requires_grad_(True)
         z = self.outputs(probe, self.train_nodes)
         if not z.requires_grad or torch.autograd.grad(z.sum(), probe, allow_unused=True)[0] is None:
             raise ModelError(
-                "The model's outputs do not depend on its parameters: remove torch.no_grad() or .detach() from its "
-                "forward pass, and let it use the parameters of the model it is called on, not of another one."
+                "expected outputs that depend on the model's parameters, got others; remove torch.no_grad() and "
+                ".detach() from the forward pass, and use the parameters of the model that is passed to it"
             )
-        _ = self._train_graph  # found here, outside any function transform
+        _ = self._train_graph  # computed here, outside function transforms
         return first.shape[1]
 
     def _first_outputs(self, theta: Tensor) -> Tensor:
-        """The outputs of all nodes; a model that cannot be called is refused in words."""
+        """The outputs of all nodes; raise ModelError if the model cannot be called."""
         try:
             return self.outputs(theta)
-        except Exception as error:  # anything may go wrong in a model of the caller's
+        except Exception as error:  # the caller's model may raise anything
             how = "forward(model, data)" if self.forward is not None else "model(data.x, data.edge_index)"
             reason = " ".join(str(error).split())
             raise ModelError(
-                f"Calling {how} failed ({type(error).__name__}: {reason}): pass a model that takes the features and "
-                "edges and returns a row per node, or forward=lambda model, data: ... that calls it."
+                f"expected {how} to run, got {type(error).__name__}: {reason}; pass a model that takes features and "
+                "edges and returns a row per node, or forward=lambda model, data: ... that calls it"
             ) from error
 
     def _check_width(self, width: int) -> None:
@@ -299,14 +301,10 @@ class GenericEngine:
             known = known_classes(self.data)
             needed = max(known, int(self.targets.max()) + 1)
             if width < needed or (known and width != known):
-                raise ModelError(
-                    f"The model returns {width} outputs per node, but the labels have {needed} classes: "
-                    "its last layer must have one output per class."
-                )
+                raise ModelError(f"expected one model output per class ({needed}), got {width}; change the last layer")
         elif width != self.targets.shape[1]:
             raise ModelError(
-                f"The model returns {width} outputs per node, but the targets have {self.targets.shape[1]}: "
-                "they must agree."
+                f"expected one model output per target ({self.targets.shape[1]}), got {width}; change the last layer"
             )
 
 
@@ -334,7 +332,7 @@ class GenericPredictor:
         self.graph, self.rows = self.engine.local(nodes)
         edges, reached = int(self.graph.num_edges), int(self.graph.num_nodes)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
-        # Per layer a message on every edge and a few rows on every node, as wide as the widest layer.
+        # Per layer: a message on every edge and a few rows on every node, as wide as the widest layer.
         self.numbers = (edges + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
         self.most = 2**31
 
@@ -344,12 +342,12 @@ class GenericPredictor:
 
 
 def _check_devices(model: nn.Module, data: Data) -> None:
-    """Refuse a model and a graph that are not in the same place."""
+    """Raise ModelError if model and graph are on different devices."""
     places = sorted({str(p.device) for p in model.parameters()} | {str(data.x.device)})
     if len(places) > 1:
         raise ModelError(
-            f"The model and the graph are spread over {' and '.join(places)}: move them to one device with "
-            "model.to(device) and data.to(device)."
+            f"expected model and graph on one device, got {' and '.join(places)}; use model.to(device) and "
+            "data.to(device)"
         )
 
 
@@ -359,7 +357,7 @@ def vote_dtype(model: nn.Module) -> torch.dtype:
 
 
 class _Caller(nn.Module):
-    """Lets ``functional_call`` swap parameters under a user's ``forward(model, data)``."""
+    """A module around a user's ``forward(model, data)``, so that ``functional_call`` can replace parameters."""
 
     def __init__(self, model: nn.Module, call: Forward) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An engine on its way to another process."""
+"""Engines that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class PortableEngine:
-    """An engine as what it was made from, its tensors as NumPy arrays; calling it gives the engine back.
+    """A picklable engine with its tensors as NumPy arrays; calling it returns the engine.
 
-    Arrays travel well: joblib maps large ones into every process, and Dask does not copy them. Sparse matrices and
-    whatever else can be made again stay behind.
+    joblib maps large arrays into every process, and Dask does not copy them. Sparse matrices and other cached values
+    are not sent; the receiver computes them again.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -43,7 +43,7 @@ class PortableEngine:
         undress(light.model)
 
     def __call__(self) -> Engine:
-        """The same engine at the other end."""
+        """The engine, in the receiving process."""
         engine = copy.copy(self.engine)
         engine.data, engine.model = copy.copy(engine.data), independent_copy(engine.model)
         for name, tensor in as_tensors(self.fields):
@@ -66,5 +66,5 @@ def as_arrays(values: Mapping[str, Any]) -> Arrays:
 def as_tensors(arrays: Arrays) -> Iterator[tuple[str, Tensor]]:
     """The same values as tensors."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to them
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # they are only read
         yield from [(name, torch.from_numpy(array)) for name, array in arrays.items()]

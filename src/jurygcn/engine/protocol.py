@@ -1,4 +1,4 @@
-"""What the rest of the library may ask of a model on a graph."""
+"""The protocol of an engine: the interface of a model on a graph for the rest of the library."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Engine(Protocol):
 
     .. math:: R(\theta) = \frac1n \sum_{i} r(i, y_i, \theta) + \frac12 \sum_p \lambda_p \theta_p^2
 
-    Nothing outside this package asks what kind of model it is. A new family of models is one more implementation.
+    Code outside this package does not depend on the kind of model. A new family of models is a new implementation.
 
-    Shapes: N nodes, n training nodes, m asked nodes, C outputs, P trainable parameters.
+    Shapes: N nodes, n training nodes, m queried nodes, C outputs, P trainable parameters.
 
     Attributes:
         model: a private copy in eval mode and in ``dtype``.
         data: a snapshot of the graph.
-        train_nodes, targets: the nodes whose labels were learned, (n,), and what was learned there.
+        train_nodes, targets: the training nodes, (n,), and their targets.
         parameters: the trainable parameters by name; frozen ones are constants.
-        theta: all of them as one vector, (P,).
-        decay: the weight decay of each, (P,).
-        weight_decay: the same as the caller gave it.
+        theta: the trainable parameters as one vector, (P,).
+            decay: the weight decay of each parameter, (P,).
+            weight_decay: the weight decay as the caller gave it.
         dtype: the precision of derivatives and solves.
         source_dtype: the precision of the caller's model, in which jurors vote.
         train_outputs: logits of the training nodes at theta, (n, C).
@@ -94,10 +94,10 @@ class Engine(Protocol):
         """Named parameters from flat ones; leading dimensions are kept."""
 
     def on(self, terms: Tensor) -> Engine:
-        """The same with the losses of some training nodes only (positions)."""
+        """The engine with the losses of some training nodes only (positions)."""
 
     def cast(self, dtype: torch.dtype) -> Engine:
-        """The same in another precision."""
+        """The engine in another precision."""
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""
@@ -112,7 +112,7 @@ class Engine(Protocol):
         """The exact Hessian of the mean loss, without weight decay."""
 
     def theorem_1(self) -> ClosedForm:
-        """The paper's closed forms; refused for models that have none."""
+        """The paper's closed forms; raises SettingError for models without them."""
 
     def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
         """Outputs of many parameter vectors at ``nodes``."""
@@ -121,4 +121,4 @@ class Engine(Protocol):
         """Derivatives of the outputs at ``nodes`` along directions (k, P), in the directions' precision."""
 
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:
-        """Where many copies of the model can be trained as one, what they train on; None elsewhere."""
+        """The receptive field on which many copies of the model can be trained at once; None if they cannot."""

@@ -1,4 +1,4 @@
-"""What a jury was made from: a verdict is about the model and the graph as they are, or it is refused."""
+"""Detect changes of the model and the graph after a jury was created."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from jurygcn.io.fingerprints import architecture, checksum, state
 
 
 class Sources:
-    """The caller's model and graph, and what they held when the jury was made.
+    """The caller's model and graph, with checksums from the time the jury was created.
 
-    Jurors are found once and vote later. In between the caller may edit features through NumPy or train the model on;
-    then the jurors belong to something that is no longer there.
+    Jurors are computed once and vote later. If the caller edits the features or trains the model in between, the jurors
+    no longer belong to them.
     """
 
     def __init__(self, model: nn.Module, data: Data, engine: Engine) -> None:
         self.model, self.data, self.nodes = model, data, engine.train_nodes
-        # a forward of the caller's may read anything of the graph
+        # the caller's forward function may read any tensor of the graph
         further = {} if engine.forward is None else {name: f"`{name}`" for name in data.keys()}  # noqa: SIM118
         self.parts = {**further, **PARTS}
         self._graph = {**contents(data, parts=further), **contents(engine.data)}
         self._labels, self._model = checksum(self._own_labels()), self._model_contents()
 
     def check(self) -> None:
-        """Refuse a graph or a model that is no longer what the jury was made from."""
+        """Raise an error if the graph or the model has changed since the jury was created."""
         now = contents(self.data, parts=self.parts)
         changed = [words for name, words in self.parts.items() if now.get(name) != self._graph.get(name)]
         if not changed and checksum(self._own_labels()) != self._labels:
             changed = ["labels of training nodes"]
         if changed:
             raise DataError(
-                f"The graph's {' and '.join(changed)} changed since this jury was made: make a new Jury for the graph "
-                "as it is now, or undo the change."
+                f"expected the graph that this jury was created from, got other {' and '.join(changed)}; create a new "
+                "Jury, or undo the change"
             )
         if self._model_contents() != self._model:
             raise ModelError(
-                "The model's parameters or buffers changed since this jury was made: make a new Jury for the model as "
-                "it is now, or pass a copy of the model (copy.deepcopy) to Jury."
+                "expected the model that this jury was created from, got other parameters or buffers; create a new "
+                "Jury, or pass a copy of the model (copy.deepcopy) to Jury"
             )
 
     def _own_labels(self) -> Tensor:

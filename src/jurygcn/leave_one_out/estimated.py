@@ -1,11 +1,11 @@
-r"""Leave-one-out parameters: the only place where the sign and the 1/n live.
+r"""Estimated leave-one-out parameters. Only this module fixes their sign and the factor 1/n.
 
 Leaving out node i's loss (Eq. 3 with :math:`\epsilon = -1/n`) moves the minimiser by
 
 .. math:: \delta_i = \theta_{-i} - \theta \approx +\tfrac1n H_\bullet^{-1} g_i, \qquad g_i = J_i^T L_i w_i
 
-``influence`` uses the whole curvature H (the paper); ``newton`` the curvature without node i, which by the
-push-through identity only rescales the whitened residual:
+``influence`` (the paper) uses the whole curvature H. ``newton`` uses the curvature without node i, which only rescales
+the whitened residual, by the push-through identity:
 
 .. math::
     (H - U_i^T U_i)^{-1} g_i = H^{-1} J_i^T L_i (I - M_{ii})^{-1} w_i, \qquad M_{ii} = U_i H^{-1} U_i^T
@@ -31,9 +31,9 @@ VOTES = ("auto", "exact", "linearized")
 
 
 class LeaveOneOut:
-    """Solves for the jurors of one objective; factorises the curvature once.
+    """Computes the jurors of one objective; factorises the curvature once.
 
-    ``positions`` are the training nodes that get a juror, as positions in ``train_nodes``; all by default.
+    ``positions`` are the training nodes with a juror, as positions in ``train_nodes``; all by default.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LeaveOneOut:
         self.prepared: Prepared = self.choice.prepare(operator)
 
     def _check_impossible_labels(self) -> None:
-        """Refuse what only the floor under the probabilities would bound: no curvature, and no weight decay either."""
+        """Raise SolverError for a label of probability 0 without weight decay: its step would be unbounded."""
         engine = self.engine
         if engine.loss.name != "cross_entropy" or bool((self.operator.diagonal > 0).all()):
             return
@@ -54,8 +54,8 @@ class LeaveOneOut:
         if bool((given < FLOOR**2).any()):
             node = int(engine.train_nodes[int(given.argmin())])
             raise SolverError(
-                f"The model gives the label of node {node} probability 0, and "
-                "there is no weight decay to bound its juror: pass the weight decay it was trained with, or damping."
+                "expected a positive probability or weight decay for every label, got probability 0 and no weight "
+                f"decay at node {node}; pass the weight decay the model was trained with, or damping"
             )
 
     def influences(self) -> Solution:
@@ -82,16 +82,17 @@ class LeaveOneOut:
         return self._jurors("influence", scale, solution)
 
     def newton_jurors(self) -> Jurors:
-        """Jurors whose curvature has lost node i too: one Newton step of the leave-one-out problem."""
+        """One Newton step of the leave-one-out problem, with the curvature without node i."""
         retention, least = self._retention()  # I - M_ii
         solution = self._solve(self._downdated(retention, least), self.positions, dtype=self.engine.source_dtype)
         return self._jurors("newton", 1.0 / self.engine.num_train, solution, 1.0 - least[self.positions])
 
     def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
-        r"""Newton or influence jurors in the ``rank`` directions that hold most of them.
+        r"""Newton or influence jurors, projected on the ``rank`` directions that contain most of their steps.
 
-        No :math:`\delta_i` is formed: :math:`H \delta_i = \frac1n J_i^T L_i \tilde w_i` is known, and so are, from
-        M_ii alone, :math:`L_i^T J_i \delta_i = M_{ii} \tilde w_i` and
+        No :math:`\delta_i` is formed. The gradients :math:`H \delta_i = \frac1n J_i^T L_i \tilde w_i` are known, and
+        M_ii
+        gives :math:`L_i^T J_i \delta_i = M_{ii} \tilde w_i` and
         :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
         """
         n, loss, z = self.engine.num_train, self.engine.loss, self.engine.train_outputs
@@ -124,11 +125,11 @@ class LeaveOneOut:
         )
 
     def _check_ggn(self) -> None:
-        """Refuse a curvature that is no sum over nodes."""
+        """Raise SettingError unless the curvature is the GGN, which is a sum over nodes."""
         if self.operator.name != "ggn":
             raise SettingError(
-                f"leave_out='newton' and votes='linearized' need curvature='ggn', got {self.operator.name!r}: "
-                "choose curvature='ggn', or leave_out='influence' with votes='exact'."
+                "expected curvature='ggn' for leave_out='newton' or votes='linearized', got "
+                f"{self.operator.name!r}; choose 'ggn', or leave_out='influence' with votes='exact'"
             )
 
     def _solve(self, whitened: Tensor, positions: Tensor, *, dtype: torch.dtype) -> Solution:
@@ -140,16 +141,16 @@ class LeaveOneOut:
     def _jurors(self, how: str, scale: float, solution: Solution, leverage: Tensor | None = None) -> Jurors:
         if not solution.converged:
             warnings.warn(
-                f"{solution.solver} stopped at a relative residual of {solution.residual:.1e}: the jurors are only "
-                "that accurate; give it more iterations or choose solver='auto'.",
+                f"{solution.solver} stopped at a relative residual of {solution.residual:.1e}, which limits the "
+                "accuracy of the jurors; raise its iterations or choose solver='auto'.",
                 JuryWarning,
                 stacklevel=4,
             )
         steps = scale * solution.value.T
         if not all_finite(steps):
             raise SolverError(
-                f"The jurors' steps are beyond the range of {steps.dtype}: pass the weight decay the model was trained "
-                "with, add damping, or quantify the model in float64 (model.double())."
+                f"expected the jurors' steps in the range of {steps.dtype}, got larger ones; pass the weight decay the "
+                "model was trained with, add damping, or quantify the model in float64 (model.double())"
             )
         return Jurors(
             steps=steps,
@@ -170,8 +171,8 @@ class LeaveOneOut:
         if not float(least.min()) > self.prepared.least_retention:
             node = int(self.engine.train_nodes[int(least.argmin())])
             raise SolverError(
-                f"Without the label of node {node} nothing determines the model in some direction (leverage 1): pass "
-                "the weight decay it was trained with, add damping, or use leave_out='influence'."
+                f"expected leverages below 1, got 1 at node {node}, whose label alone determines the model in some "
+                "direction; pass the weight decay it was trained with, add damping, or use leave_out='influence'"
             )
         downdated: Tensor = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
         return downdated

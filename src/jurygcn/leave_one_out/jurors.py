@@ -1,4 +1,4 @@
-"""Leave-one-out models as steps away from the trained parameters: one by one, or compressed."""
+"""Leave-one-out models as steps from the trained parameters, exact or compressed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Jurors:
-    """The leave-one-out models, as steps away from the trained parameters.
+    """The leave-one-out models, as steps from the trained parameters.
 
     Shapes: steps (n, P) theta_{-i} - theta; leverage (n,) largest eigenvalue of M_ii, or None.
     """
@@ -32,13 +32,13 @@ class Jurors:
 class CompressedJurors:
     r"""Many jurors as combinations of a few common directions, :math:`\delta_i \approx V c_i`.
 
-    The directions are orthonormal in the curvature H, so what is lost is measured by how much it would change
-    predictions. A juror's prediction at its own node comes from the whole :math:`\delta_i`, to first order.
+    The directions are orthonormal in the curvature H, so the loss is measured by its effect on predictions. A juror's
+    prediction at its own node comes from the whole :math:`\delta_i`, to first order.
 
     Shapes: directions (k, P), coefficients (n, k), own_outputs (n, C) the logits of juror i at its own node.
 
     Attributes:
-        discarded: the share of :math:`\sum_i \delta_i^T H \delta_i` that the directions do not hold.
+        discarded: the share of :math:`\sum_i \delta_i^T H \delta_i` outside the directions.
     """
 
     directions: Tensor

@@ -1,7 +1,7 @@
-"""Jurors by brute force: train the model again without each node. The reference for every estimate.
+"""Retrained jurors: the model is trained again without each node. This is the reference for every estimate.
 
 Leaving a node out means Eq. (3) with eps = -1/n: its loss gets weight 0, the other n - 1 keep 1/n. With
-``remove="node"`` the node also leaves the graph during training (and is back for predictions).
+``remove="node"`` the node is also removed from the graph during training, but not for predictions.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from jurygcn.parallel import safe_path
 
 Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
 
-# Jurors that train side by side in one stack: bounds memory, not the result.
+# Jurors that are trained at once; affects memory, not the result.
 STACK = 64
 
 
 @dataclass(frozen=True)
 class Retraining:
-    """How a juror is trained; give what the model itself was trained with.
+    """How jurors are retrained; use the settings that the model was trained with.
 
     Args:
         epochs, lr, seed: as in :func:`jurygcn.train`.
-        start: "cold" draws the initial parameters from ``seed``; "warm" goes on from the trained ones.
-        remove: "loss" leaves out the node's loss (the paper); "node" takes the node out of the graph as well.
-        fit: your own training, called as ``fit(model, data, train_nodes, node_weights)`` on a copy of the model.
-        processes: how many jurors train at once where they cannot be stacked; None uses all cores.
-        progress: show a bar.
+        start: "cold" draws the initial parameters from ``seed``; "warm" starts from the trained ones.
+            remove: "loss" leaves out the node's loss (the paper); "node" also removes the node from the graph.
+            fit: your own training function, called as ``fit(model, data, train_nodes, node_weights)`` on a copy of the
+            model.
+            processes: number of processes for jurors that cannot be trained at once; None uses all cores.
+            progress: show a bar.
     """
 
     epochs: int = 100
@@ -54,13 +55,15 @@ class Retraining:
 
     @property
     def symmetric(self) -> bool:
-        """Whether a juror depends on the other labels alone, and on all of them alike, as far as that can be told."""
+        """Whether a juror depends on the other labels only and treats them equally; ``fit`` is not checked."""
         return self.start == "cold" and self.remove == "loss"
 
     def __post_init__(self) -> None:
         for name, known in (("start", ("cold", "warm")), ("remove", ("loss", "node"))):
             if getattr(self, name) not in known:
-                raise SettingError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+                raise SettingError(
+                    f"expected {name} to be one of {', '.join(known)}, got {getattr(self, name)!r}; choose one"
+                )
         check_count(self.epochs, "epochs", most=MOST_EPOCHS)
         check_rate(self.lr)
         check_count(self.seed, "seed", least=0, most=MOST_SEED)
@@ -91,12 +94,12 @@ def retrained_parameters(engine: Engine, retraining: Retraining, jurors: Iterabl
 
 
 def _weights_without(n: int, left_out: Tensor) -> Tensor:
-    """One row of node weights per juror: 1, and 0 for the node it leaves out, (b, n)."""
+    """One row of node weights per juror, (b, n): 0 for the node it leaves out, 1 for the others."""
     return torch.ones(len(left_out), n).scatter_(1, left_out[:, None], 0.0)
 
 
 def _train_stack(engine: Engine, source: nn.Module, settings: Retraining, batch: Tensor) -> Tensor:
-    """Train a stack of GCNs as one: Adam acts on each number alone, so the jurors do not feel each other."""
+    """Train several GCNs at once; Adam updates each number separately, so the jurors are independent."""
     model = independent_copy(source)
     if settings.start == "cold":
         with torch.random.fork_rng():
@@ -148,7 +151,7 @@ def _train_one(engine: Engine, source: nn.Module, settings: Retraining, position
 
 
 def without_node(data: Data, node: int) -> Data:
-    """The graph with ``node`` cut off: its edges are gone, its index stays, so that all others keep theirs."""
+    """The graph without the edges of ``node``; the node itself stays, so that all indices stay valid."""
     (node,) = check_nodes([node], data, what="node").tolist()
     kept = (data.edge_index != node).all(dim=0)
     cut = copy.copy(data)

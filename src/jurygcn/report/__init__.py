@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a verdict; gathered once, then written without computing anything again."""
+"""One self-contained HTML page of a verdict. `report_on` computes its content; writing recomputes nothing."""
 
 from jurygcn.report.content import report_on
 from jurygcn.report.document import Report

@@ -1,4 +1,4 @@
-// Charts as SVG, drawn from the numbers in the data.
+// The charts, as SVG.
 const BOX = { width: 340, height: 220, left: 44, right: 12, top: 10, bottom: 38 };
 
 function plane(label, xTicks, yTicks, xName, yName) {
@@ -22,7 +22,7 @@ function plane(label, xTicks, yTicks, xName, yName) {
   return { svg, x, y };
 }
 
-// About n round numbers from low to high, the ends included.
+// About n round numbers from low to high, including the ends.
 function ticks(low, high, n, text = (value) => String(Number(value.toPrecision(6)))) {
   const span = high - low || 1;
   const power = 10 ** Math.floor(Math.log10(span / n));
@@ -60,8 +60,8 @@ function histogram() {
     }
   });
   const legend = make('div', { class: 'legend' }, names.map((key) => make('span', {}, make('i', { class: colours[key] }), said[key])));
-  const rest = leftOut ? ` ${whole(leftOut)} infinite ones are left out.` : '';
-  return figure('Distribution of scores', `High ${name} means uncertain: errors should gather on the right.${rest}`, svg, legend);
+  const rest = leftOut ? ` ${whole(leftOut)} infinite values are left out.` : '';
+  return figure('Distribution of scores', `High ${name} means uncertain, so errors should be on the right.${rest}`, svg, legend);
 }
 
 function sizes() {
@@ -71,11 +71,11 @@ function sizes() {
   const marks = [{ at: -0.5, text: '' }];
   for (let size = 0; size <= last; size += every) marks.push({ at: size, text: String(size) });
   marks.push({ at: last + 0.5, text: '' });
-  const { svg, x, y } = plane('How many labels the sets hold', marks, ticks(0, Math.max(...counts), 4), 'labels in the set', 'nodes');
+  const { svg, x, y } = plane('Number of labels in the sets', marks, ticks(0, Math.max(...counts), 4), 'labels in the set', 'nodes');
   counts.slice(0, last + 1).forEach((count, size) => svg.append(draw('rect', {
     class: 'fill-right', x: x(size - 0.4), width: x(size + 0.4) - x(size - 0.4), y: y(count), height: y(0) - y(count),
   }, draw('title', {}, `${whole(count)} nodes with ${size} labels`))));
-  return figure('Set sizes', `Label sets at level ${data.alpha}. One label: decided. None: like no class.`, svg);
+  return figure('Set sizes', `Label sets at level ${data.alpha}. An empty set means that no class fits.`, svg);
 }
 
 function curve(xs, ys, title, words, xName, yName, { low, diagonal, tips }) {
@@ -92,23 +92,23 @@ const roundDown = (values) => Math.max(0, Math.floor(10 * Math.min(...values) - 
 function reliabilityChart() {
   const { confidence, accuracy, count, ece } = data.charts.reliability;
   return curve(confidence, accuracy, 'Reliability',
-    `On the dashed line, stated probabilities are right as often as they say; above it the model is too modest. Mean gap ${percent(ece)}.`,
-    'stated probability, %', 'accuracy, %',
-    { low: 0, diagonal: true, tips: (k) => `${whole(count[k])} nodes: says ${percent(confidence[k])}, right ${percent(accuracy[k])}` });
+    `The model is calibrated on the dashed line and underconfident above it. Expected calibration error ${percent(ece)}.`,
+    'predicted probability, %', 'accuracy, %',
+    { low: 0, diagonal: true, tips: (k) => `${whole(count[k])} nodes: probability ${percent(confidence[k])}, accuracy ${percent(accuracy[k])}` });
 }
 
 function levelChart() {
   const { target, coverage, size } = data.charts.levels;
-  return curve(target, coverage, 'Coverage of label sets', 'How many sets hold the true label, for every level one could ask for. Dashed: exactly as asked.',
-    'asked for, %', 'held, %',
-    { low: roundDown([...coverage, ...target]), diagonal: true, tips: (k) => `asked ${percent(target[k])}, held ${percent(coverage[k])}, ${size[k]} labels on average` });
+  return curve(target, coverage, 'Coverage of label sets', 'Share of sets that contain the true label, by target coverage. Dashed: coverage equals the target.',
+    'target, %', 'coverage, %',
+    { low: roundDown([...coverage, ...target]), diagonal: true, tips: (k) => `target ${percent(target[k])}, coverage ${percent(coverage[k])}, ${size[k]} labels on average` });
 }
 
 function riskChart() {
   const { kept, accuracy } = data.charts.risk;
-  return curve(kept, accuracy, 'Keeping the surest', 'Accuracy when only the least uncertain share of nodes is kept, the rest given to people.',
+  return curve(kept, accuracy, 'Selective accuracy', 'Accuracy on the least uncertain nodes, if people decide the others.',
     'nodes kept, %', 'accuracy, %',
-    { low: roundDown(accuracy), diagonal: false, tips: (k) => `keep ${percent(kept[k])}: ${percent(accuracy[k])} right` });
+    { low: roundDown(accuracy), diagonal: false, tips: (k) => `${percent(kept[k])} kept: accuracy ${percent(accuracy[k])}` });
 }
 
 function groupChart(group) {
@@ -127,8 +127,8 @@ function groupChart(group) {
     );
   });
   svg.append(draw('line', { class: 'goal', x1: x(asked), x2: x(asked), y1: 0, y2: height - 20 }),
-    draw('text', { class: 'tick', x: x(asked), y: height - 6, 'text-anchor': 'middle' }, `asked for: ${percent(asked)}`));
-  return figure(`Coverage ${group.title}`, 'Coverage is an average; this is where it may differ.', svg);
+    draw('text', { class: 'tick', x: x(asked), y: height - 6, 'text-anchor': 'middle' }, `target: ${percent(asked)}`));
+  return figure(`Coverage ${group.title}`, 'The target holds on average over all nodes; groups may differ.', svg);
 }
 
 function startCharts() {

@@ -1,4 +1,4 @@
-"""From a jury and its verdict to what the page shows."""
+"""Compute the content of the page from a jury and its verdict."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jurygcn.evaluation import distance_to_labels
 from jurygcn.jury import Jury
 from jurygcn.report.diagnostics_text import checkup_words
 from jurygcn.report.document import Report, rounded
-from jurygcn.report.measures import Evidence, charts, headline
+from jurygcn.report.measures import MeasuredVerdict, charts, headline
 from jurygcn.verdict import Verdict
 
-MAX_ROWS, MAX_EDGES, MAX_NEIGHBOURS = 20_000, 120_000, 40
-DRIVERS = 8  # labels shown as driving a prediction
+MAX_ROWS, MAX_EDGES, MAX_NEIGHBOURS = 20_000, 120_000, 40  # limits of one page, so that browsers stay fast
+DRIVERS = 8  # the most influential labels shown per node
 
 
 def report_on(
@@ -37,24 +37,24 @@ def report_on(
     fidelity: Fidelity | None = None,
     details: int = 2_000,
 ) -> Report:
-    """Gather the page about a verdict, once.
+    """Compute the content of the page about a verdict.
 
     Args:
-        jury, verdict: the verdict, and the jury that gave it.
-        test_nodes: where to measure; by default the judged nodes with a known label that were not trained on.
-        alpha: level of the label sets shown; a regression's intervals have the verdict's own.
+        jury, verdict: the jury and its verdict.
+        test_nodes: the nodes to measure on; by default the judged nodes with a known label that were not trained on.
+        alpha: level of the label sets; a regression's intervals have the verdict's own level.
         title: the heading; by default the graph's name.
-        health, fidelity: what ``jury.health()`` and ``jury.fidelity()`` said, if they were asked.
-        details: for so many of the most uncertain nodes the page knows p-values and the labels that drive them.
+        health, fidelity: the results of ``jury.health()`` and ``jury.fidelity()``, if available.
+        details: the number of most uncertain nodes with p-values and influential labels.
     """
     if verdict.label_counts is None and verdict.outputs.shape[1] != 1:
         raise SettingError(
             f"expected a verdict on classes or on one target, got {verdict.outputs.shape[1]} targets; "
-            "make a jury per target"
+            "use one jury per target"
         )
     if fidelity is not None:
         verdict = replace(verdict, grounds=replace(verdict.grounds, agreement=fidelity.agreement))
-    found = _evidence(jury, verdict, test_nodes, alpha)
+    found = _tested(jury, verdict, test_nodes, alpha)
     position = torch.full((int(jury.data.num_nodes),), -1)
     position[verdict.nodes] = torch.arange(len(verdict))
     order = position[verdict.ranking()]
@@ -80,7 +80,7 @@ def report_on(
     return Report(rounded(content))
 
 
-def _evidence(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] | None, alpha: float) -> Evidence:
+def _tested(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] | None, alpha: float) -> MeasuredVerdict:
     data, nodes = jury.data, verdict.nodes
     N = int(data.num_nodes)
     known = labelled(data).reshape(N, -1).all(dim=1)
@@ -96,7 +96,7 @@ def _evidence(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] |
     distance = torch.from_numpy(distance_to_labels(pairs, jury.train_nodes, num_nodes=N))
     truth = data.y.reshape(N, -1)[:, 0]
     where = tested[nodes].nonzero()[:, 0]
-    return Evidence(verdict, truth[nodes], known[nodes], where, degree[nodes], distance[nodes], alpha)
+    return MeasuredVerdict(verdict, truth[nodes], known[nodes], where, degree[nodes], distance[nodes], alpha)
 
 
 def _pairs(edge_index: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def _pairs(edge_index: Tensor) -> Tensor:
     ends = edge_index.sort(dim=0).values
     ends = ends[:, ends[0] < ends[1]]
     span = int(ends.max()) + 1 if ends.numel() else 1
-    keys = (ends[0] * span + ends[1]).unique()  # one number per edge: far quicker than unique columns
+    keys = (ends[0] * span + ends[1]).unique()  # one number per edge: much faster than unique columns
     return torch.stack([keys // span, keys % span])
 
 
@@ -112,45 +112,45 @@ def _class_names(verdict: Verdict) -> list[str]:
     return [str(name) for name in verdict.names or range(verdict.outputs.shape[1])]
 
 
-def _columns(found: Evidence) -> list[dict[str, str]]:
+def _columns(found: MeasuredVerdict) -> list[dict[str, str]]:
     """The table's columns: key in the rows, heading, kind, explanation."""
     rows = [
         ("node", "Node", "node", "The node's name, or its number"),
-        ("prediction", "Prediction", "class", "What the model predicts"),
-        ("set", "Label set", "set", f"The labels that are still possible at level {found.alpha:g}"),
-        ("truth", "True label", "class", "The known label, if there is one"),
-        ("ambiguity", "Ambiguity", "share", "The score: how close the two best labels are; high is uncertain"),
-        ("credibility", "Credibility", "share", "The largest p-value: low where no label fits"),
-        ("size", "Set size", "count", "Labels in the set: 1 is decided, 0 looks like no class"),
-        ("probability", "Probability", "share", "The model's probability of its prediction"),
-        ("width", "Width", "number", "The paper's uncertainty"),
-        ("doubt", "Neighbour doubt", "share", "How little the surroundings share the predicted label"),
+        ("prediction", "Prediction", "class", "The model's prediction"),
+        ("set", "Label set", "set", f"The labels that are possible at level {found.alpha:g}"),
+        ("truth", "True label", "class", "The known label"),
         (
-            "opinion",
-            "Panel doubt",
+            "ambiguity",
+            "Ambiguity",
             "share",
-            "How little ridge regressions think of the predicted label",
+            "The score: one minus the gap between the two largest p-values; high means uncertain",
         ),
+        ("credibility", "Credibility", "share", "The largest p-value; low if no label fits"),
+        ("size", "Set size", "count", "Number of labels in the set; 0 means that no class fits"),
+        ("probability", "Probability", "share", "The model's probability of its prediction"),
+        ("width", "Width", "number", "The paper's uncertainty: the width of the jackknife interval"),
+        ("doubt", "Neighbour doubt", "share", "One minus the predicted class's mean probability in the neighbourhood"),
+        ("panel", "Panel doubt", "share", "One minus the predicted class's share in the ridge panel"),
         ("trained", "Trained on", "flag", "Whether the model was trained on this node's label"),
     ]
     if not found.classify:
         rows = [
             rows[0],
-            ("prediction", "Prediction", "number", "What the model predicts"),
+            ("prediction", "Prediction", "number", "The model's prediction"),
             ("lower", "Lower", "number", "Lower end of the interval"),
             ("upper", "Upper", "number", "Upper end of the interval"),
-            ("width", "Width", "number", "The score: length of the interval"),
-            ("truth", "Target", "number", "The known target, if there is one"),
+            ("width", "Width", "number", "The score: the width of the interval"),
+            ("truth", "Target", "number", "The known target"),
             rows[-1],
         ]
     missing = {"truth"} if not found.known.any() else set()
-    missing |= {"opinion"} if not len(found.verdict.panel_doubt) else set()
+    missing |= {"panel"} if not len(found.verdict.panel_doubt) else set()
     rows = [row for row in rows if row[0] not in missing]
     return [dict(zip(("key", "title", "kind", "help"), row)) for row in rows]
 
 
-def _rows(jury: Jury, found: Evidence, rows: Tensor) -> dict[str, list[Any]]:
-    """The table by columns, most uncertain node first; label sets as numbers in the list ``sets``."""
+def _rows(jury: Jury, found: MeasuredVerdict, rows: Tensor) -> dict[str, list[Any]]:
+    """The table by columns, most uncertain node first; label sets as indices into the list ``sets``."""
     verdict, data = found.verdict, jury.data
     trained = torch.zeros(int(data.num_nodes), dtype=torch.bool)
     trained[jury.train_nodes] = True
@@ -167,7 +167,7 @@ def _rows(jury: Jury, found: Evidence, rows: Tensor) -> dict[str, list[Any]]:
         columns["size"] = verdict.set_size(found.alpha)[rows].tolist()
         values |= {"probability": verdict.outputs.amax(dim=1), "doubt": verdict.neighbour_doubt}
         values |= {"credibility": verdict.credibility, "ambiguity": verdict.ambiguity}
-        values |= {"opinion": verdict.panel_doubt} if len(verdict.panel_doubt) else {}
+        values |= {"panel": verdict.panel_doubt} if len(verdict.panel_doubt) else {}
     else:
         values |= {"prediction": verdict.outputs, "lower": verdict.lower, "upper": verdict.upper}
     columns |= {key: value.reshape(-1)[rows].double().tolist() for key, value in values.items()}
@@ -178,7 +178,7 @@ def _rows(jury: Jury, found: Evidence, rows: Tensor) -> dict[str, list[Any]]:
 
 
 def _edges(jury: Jury, detailed: Tensor) -> dict[str, Any]:
-    """Who is next to whom: all edges, or in a large graph some of those at the nodes with details."""
+    """All edges, or in a large graph some edges of the nodes with details."""
     pairs = _pairs(jury.data.edge_index)
     complete = pairs.shape[1] <= MAX_EDGES
     if not complete:
@@ -189,7 +189,9 @@ def _edges(jury: Jury, detailed: Tensor) -> dict[str, Any]:
         both = both[:, chosen[both[0]]]
         both = both[:, both[0].argsort(stable=True)]
         count = torch.bincount(both[0], minlength=len(chosen))
-        place = torch.arange(both.shape[1]) - (count.cumsum(0) - count)[both[0]]  # which of its node's edges this is
+        place = (
+            torch.arange(both.shape[1]) - (count.cumsum(0) - count)[both[0]]
+        )  # the edge's rank among those of its node
         pairs = both[:, place < MAX_NEIGHBOURS].sort(dim=0).values.unique(dim=1)[:, :MAX_EDGES]
     return {"pairs": pairs.T.flatten().tolist(), "complete": complete}
 
@@ -202,7 +204,7 @@ def _training(jury: Jury) -> dict[str, list[Any]]:
 
 
 def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
-    """P-values and drivers of the first rows; no drivers for linearised jurors, whose votes are too many to repeat."""
+    """P-values and influential labels of the first rows; linearised jurors are too many to compute the labels."""
     columns: dict[str, Any] = {"count": len(detailed), "p_values": None, "drivers": None, "support": None}
     if verdict.label_counts is not None:
         columns["p_values"] = rounded(verdict.p_values[detailed].tolist(), 3)
@@ -212,12 +214,12 @@ def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
     return columns
 
 
-def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: bool) -> list[str]:
-    """What was judged, and what the page leaves out."""
+def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, complete: bool) -> list[str]:
+    """Sentences about the verdict and about the limits of the page."""
     count, verdict = jury.jurors.count, found.verdict
     how = {"newton": "estimated by a Newton step", "influence": "estimated by influence", "retrain": "retrained"}
     said = [
-        f"{len(verdict):,} nodes judged by {count:,} jurors: models that each left out one label, "
+        f"{len(verdict):,} nodes, {count:,} jurors. A juror is the model without one of its training labels, "
         f"{how[jury.jurors.leave_out]}."
     ]
     claim = verdict.claim(found.alpha).words
@@ -226,11 +228,13 @@ def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: b
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")
     if rows < len(verdict):
-        said.append(f"The table has the {rows:,} most uncertain nodes; headline numbers and charts are about all.")
+        said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):
-        said.append(f"The labels that drive a prediction are kept for the {detailed:,} most uncertain nodes.")
+        said.append(f"The labels with most influence are shown for the {detailed:,} most uncertain nodes.")
     if not complete:
-        said.append(f"The graph has many edges: up to {MAX_NEIGHBOURS} neighbours are kept, of those same nodes only.")
+        said.append(
+            f"The graph has many edges, so up to {MAX_NEIGHBOURS} neighbours are shown, and only for those nodes."
+        )
     if jury.votes == "linearized":
-        said.append("The jurors are linearised: the labels that drive a prediction were not worked out.")
+        said.append("The jurors are linearised, so the labels with most influence were not computed.")
     return said

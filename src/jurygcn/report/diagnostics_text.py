@@ -1,4 +1,4 @@
-"""Health and fidelity in words, for people who know neither."""
+"""Health and fidelity in plain sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 
-UNASKED = "Not measured. jurygcn doctor, or jury.fidelity() in Python, retrains some jurors and compares."
+NOT_MEASURED = "Not measured. Run jurygcn doctor, or jury.fidelity() in Python, to compare with retrained jurors."
 
 
 def checkup_words(health: Health | None, fidelity: Fidelity | None) -> list[dict[str, Any]]:
@@ -17,24 +17,24 @@ def checkup_words(health: Health | None, fidelity: Fidelity | None) -> list[dict
 
 def _health(health: Health | None) -> dict[str, Any]:
     if health is None:
-        return _paragraph("Health", "unknown", ["Not examined; jurygcn doctor, or jury.health() in Python, does it."])
+        return _paragraph("Health", "unknown", ["Not measured. Run jurygcn doctor, or jury.health() in Python."])
     said = [
-        "Nothing stands in the way of believing the jurors."
-        if health.well
-        else "The jurors may be off; the advice below says why.",
-        f"The gradient is {health.relative_gradient:.1%} of its parts; it is 0 % where training has ended.",
+        "No problems were found." if health.well else "The jurors may be inaccurate; see the advice below.",
+        f"The relative gradient is {health.relative_gradient:.1%}; it is 0 % at the minimum of the objective.",
         f"The jurors' equations are solved to a relative residual of {health.residual:.0e}.",
     ]
     if health.leverage is not None:
-        said.append(f"The leverage of a label on its own prediction is at most {health.leverage[1]:.2f} (below 1).")
+        said.append(
+            f"The largest leverage of a label on its own prediction is {health.leverage[1]:.2f} (it is always below 1)."
+        )
     return _paragraph("Health", "good" if health.well else "care", said, list(health.advice))
 
 
 def _fidelity(fidelity: Fidelity | None) -> dict[str, Any]:
     if fidelity is None:
-        return _paragraph("Fidelity", "unknown", [UNASKED])
+        return _paragraph("Fidelity", "unknown", [NOT_MEASURED])
     state = "good" if fidelity.trusted else "care"
-    said = [f"{len(fidelity.frame)} jurors were retrained to compare with.", fidelity.advice]
+    said = [f"{len(fidelity.frame)} jurors were retrained for comparison.", fidelity.advice]
     return _paragraph("Fidelity", state, said)
 
 

@@ -1,4 +1,4 @@
-"""What a report says, as plain values: kept as JSON, shown as a page."""
+"""The content of a report as plain values; saved as JSON, rendered as HTML."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SECTIONS = {"title", "headline", "columns", "rows", "charts", "checkup", "edges"
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Everything the page shows. `report_on` gathers it; nothing is computed when it is written or read.
+    """The content of the page. `report_on` computes it; reading and writing compute nothing.
 
     Attributes:
-        content: headline numbers, a row per node, data of the charts, neighbours, drivers and the check-up.
+        content: headline numbers, a row per node, data of the charts, neighbours, influential labels, diagnostics.
     """
 
     content: Mapping[str, Any]
 
     def to_html(self) -> str:
-        """The page: one file, works offline, fetches nothing."""
+        """The page as one HTML file that works offline."""
         return render(self.content)
 
     def write(self, path: str | Path) -> Path:
@@ -41,19 +41,19 @@ class Report:
         return path
 
     def to_json(self) -> str:
-        """The content in the form that `load` reads."""
+        """The content as JSON, for `load`."""
         document = sealed({"format": FORMAT, **self.content})
         return json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Keep the content as report.json in a folder, to make the page of later."""
+        """Save the content as report.json in a folder."""
         path = Path(folder) / FILE
         write_text(path, self.to_json())
         return path
 
     @classmethod
     def load(cls, folder: str | Path) -> Report:
-        """A report saved before, from its folder or its report.json."""
+        """Load a saved report from its folder or its report.json."""
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
@@ -63,18 +63,17 @@ class Report:
             check_content(content)
         except OSError as error:
             raise DataError(
-                f"expected results with a {FILE} at {folder}, got {error.strerror}; "
-                "write some with jurygcn quantify --out"
+                f"expected a {FILE} at {folder}, got {error.strerror}; write one with jurygcn quantify --out"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise DataError(
-                f"expected a {FILE} that jurygcn wrote, got something else ({error}); write it anew"
+                f"expected a {FILE} that jurygcn wrote, got other content ({error}); write it again"
             ) from error
         return cls(content)
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
-    """The same value with floats of so many significant digits, and None for NaN and infinity."""
+    """The value with floats rounded to ``digits`` significant digits, and None for NaN and infinity."""
     if isinstance(value, Mapping):
         return {key: rounded(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-// The data of the page, and making elements. User text only ever becomes a text node or an attribute.
+// The data of the page, and functions that create elements. User text becomes a text node or an attribute, never HTML.
 const data = JSON.parse(document.getElementById('report-data').textContent);
 const rows = data.rows;
 const COUNT = rows.node.length;
-// Okabe and Ito's colours, each with an ink that can be read on it
+// Okabe and Ito's colours, each with a readable text colour
 const PALETTE = [
   ['#0072B2', '#fff'], ['#E69F00', '#000'], ['#009E73', '#000'], ['#CC79A7', '#000'],
   ['#56B4E9', '#000'], ['#D55E00', '#000'], ['#F0E442', '#000'], ['#7a7a7a', '#fff'],
@@ -37,13 +37,13 @@ function number(value) {
 function percent(value) { return `${(100 * value).toFixed(1)} %`; }
 function whole(value) { return value.toLocaleString('en'); }
 function shorten(text, length) { return text.length > length ? `${text.slice(0, length - 1)}…` : text; }
-// Names that differ differ mostly at their ends.
+// Names differ mostly at their ends, so the middle is cut.
 function squeeze(text, length) { return text.length > length ? `${text.slice(0, 2)}…${text.slice(3 - length)}` : text; }
 
 const colourOf = (c) => (c === null || c === undefined || data.kind !== 'classes' ? NO_COLOUR : PALETTE[c % PALETTE.length]);
 const className = (c) => (c === null || c === undefined ? 'not known' : data.classes[c] ?? String(c));
 
-// A class as its number on its colour; with its name if there is one.
+// A class as its number on its colour.
 function swatch(c) {
   const [back, ink] = colourOf(c);
   const box = make('span', { class: 'swatch', title: className(c) }, String(c));
@@ -58,20 +58,20 @@ function classLabel(c) {
   return make('span', { class: 'class', title: className(c) }, swatch(c), make('span', {}, className(c)));
 }
 
-// --- nodes: rows by place, and what is known of nodes that have no row -------------------------------------------
+// --- nodes: their rows, and their positions among the training nodes ---------------------------------------------
 
 const rowOf = new Map(rows.node.map((node, row) => [node, row]));
-const seatOf = new Map(data.training.node.map((node, seat) => [node, seat]));
+const trainingIndexOf = new Map(data.training.node.map((node, index) => [node, index]));
 
 function nameOf(node) {
   const row = rowOf.get(node);
   if (rows.name && row !== undefined) return rows.name[row];
-  if (data.training.name.length && seatOf.has(node)) return data.training.name[seatOf.get(node)];
+  if (data.training.name.length && trainingIndexOf.has(node)) return data.training.name[trainingIndexOf.get(node)];
   return String(node);
 }
 
 const neighboursOf = (() => {
-  let lists = null; // made when first asked for
+  let lists = null; // built at first use
   return (node) => {
     if (lists === null) {
       lists = new Map();

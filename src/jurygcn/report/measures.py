@@ -1,4 +1,4 @@
-"""Headline numbers and the data of the charts, from a verdict and the truth where it is known."""
+"""Headline numbers and the data of the charts, from a verdict and the known labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jurygcn import evaluation as measure
 from jurygcn.verdict import Verdict
 
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
-BARS, POINTS = 20, 60
+BARS, POINTS = 20, 60  # of the histogram and of the risk curve
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """A verdict with what is known about its nodes.
+class MeasuredVerdict:
+    """A verdict with the known labels and the positions of its nodes in the graph.
 
     Shapes: truth (m,), meaningful where ``known`` (m,); tested (t,) positions to measure on; degree, distance (m,).
     """
@@ -38,7 +38,7 @@ class Evidence:
 
     @property
     def covered(self) -> Tensor:
-        """At the tested nodes, whether set or interval holds the truth, (t,) bool."""
+        """At the tested nodes, whether the set or interval contains the truth, (t,) bool."""
         truth = self.truth[self.tested]
         if self.classify:
             return self.verdict.label_sets(self.alpha)[self.tested, truth]
@@ -51,13 +51,13 @@ class Evidence:
         return self.verdict.predicted_class[self.tested] != self.truth[self.tested]
 
 
-def headline(found: Evidence) -> list[dict[str, str]]:
-    """A few numbers in words: what, value, note."""
+def headline(found: MeasuredVerdict) -> list[dict[str, str]]:
+    """The headline numbers: what, value, note."""
     tiles = _class_tiles(found) if found.classify else _interval_tiles(found)
     return [{"what": what, "value": value, "note": note} for what, value, note in tiles]
 
 
-def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
+def _class_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
     verdict, tested = found.verdict, found.tested
     sets = verdict.label_sets(found.alpha)
     sizes = sets.sum(dim=1)
@@ -71,44 +71,44 @@ def _class_tiles(found: Evidence) -> list[tuple[str, str, str]]:
     held = f"of test nodes have their true label in the set; {asked}"
     tiles = [
         ("Accuracy", percent(measure.accuracy(verdict.predicted_class[tested], truth)), on),
-        ("Sets that hold", percent(measure.set_coverage(sets[tested], truth)), held),
+        ("Coverage", percent(measure.set_coverage(sets[tested], truth)), held),
         *tiles,
     ]
     alone = measure.singleton_accuracy(sets[tested], truth)
     if alone == alone:
         tiles.append(
-            ("Decided and right", percent(alone), "of test nodes with one label in the set: it is the true one")
+            ("Accuracy of single labels", percent(alone), "of test nodes with one label in the set have that label")
         )
     auroc = measure.error_auroc(verdict.uncertainty()[tested], wrong)
     if auroc == auroc:
-        words = f"how often a wrong prediction is more uncertain than a right one (AUROC {auroc:.3f}"
+        words = f"of pairs of a wrong and a right prediction have the wrong one more uncertain (AUROC {auroc:.3f}"
         if len(verdict.panel_doubt):
             words += f"; by the ridge panel {measure.error_auroc(verdict.panel_doubt[tested], wrong):.3f}"
         words += ")"
-        tiles.append(("Errors found", percent(auroc), words))
+        tiles.append(("Error detection", percent(auroc), words))
     off = measure.ece(verdict.outputs[tested], truth)
-    tiles.append(("Calibration error", percent(off), "mean gap between stated probability and accuracy (ECE)"))
+    tiles.append(("Calibration error", percent(off), "mean gap between probability and accuracy (ECE)"))
     return tiles
 
 
-def _interval_tiles(found: Evidence) -> list[tuple[str, str, str]]:
+def _interval_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
     width = found.verdict.width.reshape(-1)
     finite = width[width.isfinite()]
     usual = f"{float(finite.median()):.3g}" if len(finite) else "infinite"
-    tiles = [("Interval width", usual, "the median over all nodes")]
+    tiles = [("Interval width", usual, "median over all nodes")]
     if len(found.tested):
         held = f"of {len(found.tested):,} test nodes have their target inside"
         error = found.verdict.outputs[found.tested, 0] - found.truth[found.tested]
         tiles = [
-            ("Intervals that hold", percent(float(found.covered.double().mean())), held),
+            ("Coverage", percent(float(found.covered.double().mean())), held),
             *tiles,
-            ("Error", f"{float(error.abs().mean()):.3g}", "mean distance of prediction and target"),
+            ("Mean error", f"{float(error.abs().mean()):.3g}", "mean distance between prediction and target"),
         ]
     return tiles
 
 
-def charts(found: Evidence) -> dict[str, Any]:
-    """What the charts draw; None where the truth is not known or the chart has no meaning."""
+def charts(found: MeasuredVerdict) -> dict[str, Any]:
+    """The data of the charts; None for charts that need unknown labels or do not apply."""
     return {
         "scores": score_histogram(found),
         "sizes": _sizes(found) if found.classify else None,
@@ -119,8 +119,8 @@ def charts(found: Evidence) -> dict[str, Any]:
     }
 
 
-def score_histogram(found: Evidence) -> dict[str, Any]:
-    """How many nodes have which score, by what is known of their predictions."""
+def score_histogram(found: MeasuredVerdict) -> dict[str, Any]:
+    """Counts of nodes by score, for right, wrong and untested predictions."""
     score = found.verdict.uncertainty().reshape(-1)
     finite = score.isfinite()
     state = torch.full((len(score),), 2)  # not tested
@@ -140,19 +140,19 @@ def score_histogram(found: Evidence) -> dict[str, Any]:
     }
 
 
-def _sizes(found: Evidence) -> dict[str, Any]:
+def _sizes(found: MeasuredVerdict) -> dict[str, Any]:
     sizes = found.verdict.set_size(found.alpha)
     return {"counts": torch.bincount(sizes, minlength=found.verdict.outputs.shape[1] + 1).tolist()}
 
 
-def _reliability(found: Evidence) -> dict[str, Any]:
+def _reliability(found: MeasuredVerdict) -> dict[str, Any]:
     bins = measure.reliability(found.verdict.outputs[found.tested], found.truth[found.tested])
     full = bins.count > 0
     columns = {"confidence": bins.confidence, "accuracy": bins.accuracy, "count": bins.count}
     return {"ece": bins.ece, **{name: values[full].tolist() for name, values in columns.items()}}
 
 
-def _levels(found: Evidence) -> dict[str, Any]:
+def _levels(found: MeasuredVerdict) -> dict[str, Any]:
     truth = found.truth[found.tested]
     sets = [found.verdict.label_sets(alpha)[found.tested] for alpha in LEVELS]
     return {
@@ -162,14 +162,14 @@ def _levels(found: Evidence) -> dict[str, Any]:
     }
 
 
-def _risk(found: Evidence) -> dict[str, Any]:
+def _risk(found: MeasuredVerdict) -> dict[str, Any]:
     curve = measure.risk_coverage(found.verdict.uncertainty()[found.tested], found.wrong)
     picked = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).astype(int))
     return {"kept": curve.coverage[picked].tolist(), "accuracy": (1 - curve.risk[picked]).tolist()}
 
 
-def _groups(found: Evidence) -> list[dict[str, Any]]:
-    """Coverage where it may differ. One column of marks is a set of one possible label, so `coverage_by` counts it."""
+def _groups(found: MeasuredVerdict) -> list[dict[str, Any]]:
+    """Coverage by group. The marks are passed to `coverage_by` as label sets over one class."""
     held, zero = found.covered[:, None], torch.zeros(len(found.tested), dtype=torch.long)
     tables = {
         "by number of neighbours": measure.coverage_by_degree(held, zero, found.degree[found.tested]),
@@ -182,7 +182,7 @@ def _groups(found: Evidence) -> list[dict[str, Any]]:
     return [
         {
             "title": title,
-            "group": ["none in reach" if str(group) == "-1" else str(group) for group in table["group"]],
+            "group": ["not connected" if str(group) == "-1" else str(group) for group in table["group"]],
             "nodes": table["nodes"].tolist(),
             "coverage": table["coverage"].tolist(),
         }

@@ -1,25 +1,25 @@
-// One node: its verdict, its neighbours, and the labels that drive its prediction.
+// One node: its verdict, its neighbours, and the labels with most influence on its prediction.
 const SPACE = 440;
 const CENTRE = SPACE / 2;
-const FEW = 8; // labels listed that are ruled out
-const RING = 20; // neighbours drawn; the rest is named in words
+const FEW = 8; // the most excluded labels to list
+const RING = 20; // the most neighbours to draw
 
 function details(row) {
   if (row >= data.details.count) return { pValues: null, drivers: null };
-  const seats = data.details.drivers ? data.details.drivers[row] : null;
-  const drivers = seats && seats.map((seat, k) => ({
-    node: data.training.node[seat], label: data.training.label[seat], support: data.details.support[row][k],
+  const indices = data.details.drivers ? data.details.drivers[row] : null;
+  const drivers = indices && indices.map((index, k) => ({
+    node: data.training.node[index], label: data.training.label[index], support: data.details.support[row][k],
   }));
   return { pValues: data.details.p_values ? data.details.p_values[row] : null, drivers };
 }
 
-// What is shown of a node that lies around: class if judged or trained on.
+// The class to show for a node: its label if it was trained on, else its prediction.
 function standing(node) {
   const row = rowOf.get(node);
-  const seat = seatOf.get(node);
-  const label = seat !== undefined ? data.training.label[seat] : null;
+  const index = trainingIndexOf.get(node);
+  const label = index !== undefined ? data.training.label[index] : null;
   const prediction = row !== undefined ? rows.prediction[row] : null;
-  return { row, trained: seat !== undefined, label, prediction, shown: label ?? prediction };
+  return { row, trained: index !== undefined, label, prediction, shown: label ?? prediction };
 }
 
 function describe(node) {
@@ -27,8 +27,8 @@ function describe(node) {
   const say = (value) => (data.kind === 'classes' ? className(value) : number(value));
   const words = [nameOf(node)];
   if (prediction !== null) words.push(`predicted ${say(prediction)}`);
-  if (trained) words.push(`trained on its label ${say(label)}`);
-  if (prediction === null && !trained) words.push('not in this page');
+  if (trained) words.push(`training label ${say(label)}`);
+  if (prediction === null && !trained) words.push('not on this page');
   return words.join(', ');
 }
 
@@ -107,17 +107,17 @@ function labelList(row, pValues) {
     pValues ? meter(0, pValues[c], colourOf(c)[0]) : make('span'), make('span', { class: 'value' }, pValues ? share(pValues[c]) : ''));
   const ordered = (classes) => (pValues ? [...classes].sort((a, b) => pValues[b] - pValues[a]) : classes);
   const list = (classes) => make('ul', { class: 'measures' }, classes.map(item));
-  const parts = [make('h4', {}, pValues ? 'Labels still possible, by p-value' : 'Labels still possible')];
-  parts.push(inside.length ? list(ordered(inside)) : make('p', { class: 'quiet' }, 'None: this node is unlike all labelled ones.'));
+  const parts = [make('h4', {}, pValues ? 'Possible labels, by p-value' : 'Possible labels')];
+  parts.push(inside.length ? list(ordered(inside)) : make('p', { class: 'quiet' }, 'None: no class fits this node.'));
   const others = ordered(data.classes.map((_, c) => c).filter((c) => !inside.includes(c)));
-  if (pValues && others.length) parts.push(make('h4', {}, 'Ruled out'), list(others.slice(0, FEW)));
+  if (pValues && others.length) parts.push(make('h4', {}, 'Excluded labels'), list(others.slice(0, FEW)));
   if (pValues && others.length > FEW) parts.push(make('p', { class: 'quiet' }, `and ${others.length - FEW} more`));
   return parts;
 }
 
 function driverList(drivers) {
-  const title = make('h4', {}, 'Labels that drive the prediction');
-  if (drivers === null) return [title, make('p', { class: 'quiet' }, 'Not kept for this node: see the note at the top of the page.')];
+  const title = make('h4', {}, 'Labels with most influence');
+  if (drivers === null) return [title, make('p', { class: 'quiet' }, 'Not available for this node; see the notes at the top of the page.')];
   const most = Math.max(1e-12, ...drivers.map((driver) => Math.abs(driver.support)));
   const items = drivers.map(({ node, label, support }) => {
     const half = Math.abs(support) / most / 2;
@@ -126,7 +126,7 @@ function driverList(drivers) {
       make('span', { class: 'value' }, signed(support)));
   });
   const what = data.kind === 'classes' ? 'the probability of the predicted class' : 'the prediction';
-  return [title, make('p', { class: 'quiet' }, `How much ${what} drops when the label is left out. Plus: speaks for it; minus: against.`),
+  return [title, make('p', { class: 'quiet' }, `How much ${what} drops when the label is left out. Plus supports the prediction, minus opposes it.`),
     make('ul', { class: 'measures' }, items)];
 }
 
@@ -146,7 +146,7 @@ function facts(row) {
 function neighbourList(node, neighbours, degree) {
   const title = make('h4', {}, `Neighbours (${whole(degree)})`);
   if (!neighbours.length) {
-    return [title, make('p', { class: 'quiet' }, degree ? 'Not kept for this node: the graph has too many edges for one page.' : 'None: the node stands alone.')];
+    return [title, make('p', { class: 'quiet' }, degree ? 'Not available for this node: the graph has too many edges for one page.' : 'None.')];
   }
   const chips = neighbours.slice(0, 40).filter((other) => rowOf.has(other)).map((other) => make('button', { type: 'button', title: describe(other), onclick: () => choose(other, true) },
     data.kind === 'classes' ? swatch(standing(other).shown) : null, make('span', {}, nameOf(other))));
@@ -160,7 +160,7 @@ function key(drivers) {
   const line = (name) => draw('line', { x1: 0, x2: 26, y1: 6, y2: 6, class: name, 'stroke-width': 3 });
   const box = draw('rect', { x: 7, y: 0, width: 12, height: 12, rx: 2, fill: NO_COLOUR[0] });
   const parts = [[draw('circle', { cx: 13, cy: 6, r: 6, fill: NO_COLOUR[0] }), 'judged'], [box, 'trained on'], [line('own'), 'edge']];
-  if (drivers) parts.push([line('for'), 'speaks for'], [line('against'), 'speaks against']);
+  if (drivers) parts.push([line('for'), 'supports'], [line('against'), 'opposes']);
   const what = data.kind === 'classes' ? make('span', {}, 'Number and colour: class') : null;
   return make('div', { class: 'key' }, what, parts.map(([child, words]) => make('span', {}, sample(child), words)));
 }
@@ -173,7 +173,7 @@ function showNode(node) {
   const name = nameOf(node);
   byId('node').replaceChildren(...[
     make('h3', { id: 'node-title' }, rows.name && name !== String(node) ? `${name} (node ${node})` : `Node ${name}`),
-    rows.trained[row] ? make('p', { class: 'quiet' }, 'The model was trained on this node’s label; its own juror has no vote here.') : null,
+    rows.trained[row] ? make('p', { class: 'quiet' }, 'The model was trained on this node’s label. The juror that left it out does not vote on it.') : null,
     facts(row),
     picture(node, neighbours, drivers ?? []),
     key(drivers),

@@ -1,4 +1,4 @@
-// Putting the page together: headline, check-up, the chosen node, light and dark.
+// The page: headline numbers, diagnostics, the chosen node, light and dark theme.
 function choose(node, move = false) {
   if (!rowOf.has(node)) return;
   view.chosen = node;
@@ -16,11 +16,11 @@ function startHeadline() {
   byId('notes').textContent = data.notes.join(' ');
   byId('headline').append(...data.headline.map(({ what, value, note }) => make('div', { class: 'tile' },
     make('div', { class: 'what' }, what), make('div', { class: 'value' }, value), make('div', { class: 'note' }, note))));
-  byId('footer').textContent = `Written by jurygcn ${data.version}. This file holds all it shows and fetches nothing.`;
+  byId('footer').textContent = `Written by jurygcn ${data.version}. This file is self-contained and makes no requests.`;
 }
 
 function startCheckup() {
-  const words = { good: 'well', care: 'needs care', unknown: 'not measured' };
+  const words = { good: 'good', care: 'needs attention', unknown: 'not measured' };
   byId('checkup').append(...data.checkup.map(({ title, state, said, advice }) => make('div', { class: 'panel' },
     make('h3', {}, title, make('span', { class: `state ${state}` }, words[state])),
     said.map((sentence) => make('p', {}, sentence)),
@@ -32,10 +32,10 @@ function startTheme() {
   const system = window.matchMedia('(prefers-color-scheme: dark)');
   const isDark = () => (root.dataset.theme ? root.dataset.theme === 'dark' : system.matches);
   const show = () => { byId('theme').textContent = isDark() ? '☀ Light' : '☾ Dark'; };
-  try { root.dataset.theme = localStorage.getItem('jurygcn-theme') ?? ''; } catch { /* storage may be forbidden */ }
+  try { root.dataset.theme = localStorage.getItem('jurygcn-theme') ?? ''; } catch { /* storage may be disabled */ }
   byId('theme').addEventListener('click', () => {
     root.dataset.theme = isDark() ? 'light' : 'dark';
-    try { localStorage.setItem('jurygcn-theme', root.dataset.theme); } catch { /* then it is not remembered */ }
+    try { localStorage.setItem('jurygcn-theme', root.dataset.theme); } catch { /* then the choice is not saved */ }
     show();
   });
   system.addEventListener('change', show);

@@ -1,4 +1,4 @@
-"""The page itself: a template, a style sheet, scripts, and the content as data between them."""
+"""Render the page from a template, a style sheet, scripts and the content."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SCRIPTS = ("elements.js", "table.js", "charts.js", "neighbourhood.js", "page.js"
 
 
 def render(content: Mapping[str, Any]) -> str:
-    """The whole page. User text is in the title, escaped, and in the data, which scripts only ever show as text.
+    """The page as HTML. User text appears escaped in the title, and in the data, which scripts show only as text.
 
-    The page's own policy lets exactly this script run and nothing be fetched.
+    The page's content security policy allows only this script and no requests.
     """
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -27,12 +27,12 @@ def render(content: Mapping[str, Any]) -> str:
         "data": as_script_data(content),
         "script": script,
     }
-    pieces = _asset("page.html").split("%%")  # text, name, text, name, ..., text: what is put in is never split
+    pieces = _asset("page.html").split("%%")  # text, name, text, name, ..., text; inserted parts are not split again
     return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
 
 
 def as_script_data(content: Mapping[str, Any]) -> str:
-    """JSON that can stand inside a script element: no character of it can end the element or begin a comment."""
+    """JSON that is safe inside a script element: it cannot end the element or begin a comment."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""Whether what a report says can be: columns of one length, shares between 0 and 1, sets of their stated sizes."""
+"""Check the content of a report: columns of one length, shares between 0 and 1, sets of their stated sizes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 SHARES = ("probability", "doubt", "credibility", "ambiguity")
-NUMBERS = ("width", "lower", "upper", "opinion")  # an opinion may leave 0 to 1
-ROUNDING = 1e-3
+NUMBERS = ("width", "lower", "upper", "panel")  # the panel's doubt may leave 0 to 1
+ROUNDING = 1e-3  # shares may leave 0 to 1 by this much
 
 
 def check_content(content: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names the part of the report that no verdict can have led to."""
+    """Raise a ValueError that names the part of the report that is not valid."""
     classes, rows, details = content["classes"], content["rows"], content["details"]
     classify, count = content["kind"] == "classes", len(rows["node"])
     texts = [content["title"], *classes, *content["notes"], *_cells(content["headline"]), *_cells(content["columns"])]
@@ -45,7 +45,7 @@ def check_content(content: Mapping[str, Any]) -> None:
 
 def _need(fine: bool, what: str) -> None:
     if not fine:
-        raise ValueError(f"{what} that no verdict has")
+        raise ValueError(f"invalid {what}")
 
 
 def _cells(table: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -58,6 +58,6 @@ def _whole(values: Iterable[Any], end: float = math.inf) -> bool:
 
 
 def _numbers(values: Iterable[Any], low: float = -math.inf, high: float = math.inf) -> bool:
-    """Whether these are numbers in this range, or None for what is infinite or unknown."""
+    """Whether these are numbers in this range, or None for infinite or unknown values."""
     there = [value for value in values if value is not None]
     return all(type(value) in (int, float) and low - ROUNDING <= value <= high + ROUNDING for value in there)

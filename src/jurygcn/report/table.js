@@ -1,4 +1,4 @@
-// The table of nodes: searched, filtered, sorted, in pages.
+// The table of nodes, with search, filter, sorting and pages.
 const PAGE = 20;
 const view = { order: [...rows.node.keys()], page: 0, key: null, down: true, words: '', filter: 'all', chosen: null };
 
@@ -14,7 +14,7 @@ const FILTERS = data.kind === 'classes'
   : { all: ['All nodes', () => true], trained: ['Trained on', (row) => rows.trained[row] === 1] };
 
 const haystack = (() => {
-  const made = new Array(COUNT); // a row's text in lower case, made when first searched
+  const made = new Array(COUNT); // a row's text in lower case, built at first use
   return (row) => {
     if (made[row] === undefined) {
       const words = [String(rows.node[row]), rows.name ? rows.name[row] : ''];
@@ -34,7 +34,7 @@ function sortValue(key, row) {
   return rows[key][row];
 }
 
-// Text by words and the numbers in it; what is not known always comes last.
+// Sorts text with the numbers in it by value; unknown values come last.
 const collator = new Intl.Collator('en', { numeric: true });
 function compare(a, b, down) {
   if (a === null || b === null) return (a === null) - (b === null);
@@ -63,7 +63,7 @@ function cell(column, row) {
   }
   if (column.kind === 'class') {
     const wrong = column.key === 'truth' && isWrong(row);
-    return make('span', {}, classLabel(value), wrong ? make('span', { class: 'mark', title: 'Predicted wrong' }, '✗') : null);
+    return make('span', {}, classLabel(value), wrong ? make('span', { class: 'mark', title: 'Wrong prediction' }, '✗') : null);
   }
   if (column.kind === 'set') {
     const labels = rows.sets[value];

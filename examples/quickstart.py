@@ -1,4 +1,4 @@
-"""Train a GCN on a few labels, convene its jury, and read the verdict. Runs in seconds, needs no network."""
+"""Train a GCN on a few labels, fit its jury, and read the verdict. Runs in seconds, needs no network."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ _followed: dict[str, Any] = {}
 _following = threading.Lock()
 
 
-def _forget() -> None:
+def _clear_function() -> None:
     with _following:
         _followed.clear()
 
@@ -224,7 +224,7 @@ class DaskCrew:
         self.client, self.dask = client, _distributed()
         with self._speaking(final=True):
             client.wait_for_workers(1, timeout=PATIENCE)
-            answers = client.run(_forget, on_error="return").values()
+            answers = client.run(_clear_function, on_error="return").values()
             self.size = int(sum(client.nthreads().values()))
         missing = next((answer for answer in answers if isinstance(answer, ImportError)), None)
         if missing is not None:
@@ -246,7 +246,7 @@ class DaskCrew:
         finally:
             if self.client.status == "running":
                 self.client.cancel(list(under_way))
-                self.client.run(_forget, on_error="ignore")
+                self.client.run(_clear_function, on_error="ignore")
 
     def _result(self, future: Any) -> Any:
         with self._speaking():

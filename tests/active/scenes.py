@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from cases import undirected
 from jurygcn.active import Recipe, Scene
 from jurygcn.active.loop import fit_gcn
-from jurygcn.active.situation import hide_labels
+from jurygcn.active.scene import hide_labels
 
 FAST = Recipe(hidden=4, epochs=20)
 

@@ -15,11 +15,11 @@ from jurygcn.active import STRATEGIES
 from jurygcn.active.age import EXPERTS, percentile, updated_weights
 from jurygcn.active.design import ridge_for, v_optimal
 from jurygcn.active.graph_statistics import GraphStatistics, plain_adjacency
-from jurygcn.active.printed_curvature import TwoBlock
 from jurygcn.active.sopt import GaussianField, Laplacian
 from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
+from jurygcn.linalg.two_block import TwoBlock
 
 PROBABILITIES = binary(0.9, 0.6, 0.55, 0.52, 0.3, 0.2, 0.35, 0.1)
 

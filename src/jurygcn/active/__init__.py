@@ -1,4 +1,4 @@
-"""Active learning: which nodes to label next, and how much each label brings."""
+"""Active learning: choose the next nodes to label, and measure the gain of each label."""
 
 from jurygcn.active.design import Design
 from jurygcn.active.history import History, Step
@@ -7,7 +7,7 @@ from jurygcn.active.oracle import at_terminal, from_file, truth
 from jurygcn.active.pool import PoolStrategy
 from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import STRATEGIES
-from jurygcn.active.situation import Choice, Scene
+from jurygcn.active.scene import Choice, Scene
 from jurygcn.active.stopping import reached, settled
 from jurygcn.active.tasks import Task, next_tasks
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jurygcn.active.clusters import centre_distances
 from jurygcn.active.graph_statistics import Array
-from jurygcn.active.situation import Choice, Scene
+from jurygcn.active.scene import Choice, Scene
 from jurygcn.errors import DataError
 
 # base f of AGE's schedule, as its authors set it; the weight of centrality falls faster for a smaller base
@@ -73,7 +73,7 @@ def anrmab(scene: Scene) -> Choice:
 
 
 def check_memory(memory: dict[str, Any], num_nodes: int) -> None:
-    """Refuse a memory that this strategy cannot have written. It may come from a file that was altered."""
+    """Raise DataError for a memory that this strategy cannot have written, for example from an altered file."""
     if not memory:
         return
     try:

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from jurygcn.active.graph_statistics import Array
-from jurygcn.active.situation import Choice, Scene
+from jurygcn.active.scene import Choice, Scene
 
 STARTS = 10  # random starts of k-means; the best result is kept
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jurygcn.active.graph_statistics import Array
-from jurygcn.active.situation import Choice, Scene
+from jurygcn.active.scene import Choice, Scene
 from jurygcn.errors import SettingError
 
 

@@ -134,12 +134,12 @@ class History:
             raise DataError(f"expected a history at {path}, got {error.strerror}; check the path") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"expected a history that jurygcn saved in {path.name}, got something else ({error}); "
+                f"expected a history that jurygcn saved in {path.name}, got other content ({error}); "
                 "choose another file"
             ) from error
 
     def check_same(self, settings: Mapping[str, Any], path: Path) -> None:
-        """Refuse settings that differ from those of the saved run."""
+        """Raise SettingError if the settings differ from those of the saved run."""
         other = {key for key in {*settings, *self.settings} if settings.get(key) != self.settings.get(key)}
         if other:
             key = min(
@@ -172,7 +172,7 @@ def _step(entries: Mapping[str, Any]) -> Step:
 
 
 def _check_sums(history: History) -> None:
-    """Refuse counts that differ from the number of labelled nodes, and nodes that were queried twice."""
+    """Raise ValueError if counts differ from the number of labelled nodes, or if a node was queried twice."""
     if not isinstance(history.settings, dict) or not isinstance(history.memory, dict):
         raise ValueError("settings or memory that are not mappings")
     if not isinstance(history.stopped, str):

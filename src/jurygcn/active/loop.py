@@ -21,7 +21,7 @@ from jurygcn.active.history import History, Step
 from jurygcn.active.oracle import Oracle, ask_oracle, truth
 from jurygcn.active.protocol import Recipe, Schedule
 from jurygcn.active.registry import find_strategy
-from jurygcn.active.situation import Choice, Scene, Strategy, hide_labels
+from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
 from jurygcn.ambient import plain_torch
 from jurygcn.checks import in_short
@@ -186,7 +186,7 @@ class Learner:
         return choice.nodes, choice.scores, seconds
 
     def check_consistent(self, history: History, path: str | Path | None, *, has_oracle: bool) -> None:
-        """Refuse a history that this run cannot have produced.
+        """Raise DataError for a history that this run cannot have produced.
 
         Its initial nodes, answers, step sizes and reason to stop must agree with this run.
         """
@@ -263,7 +263,7 @@ def predictions(model: GCN, data: Data) -> Tensor:
 
 
 def check_choice(choice: Choice, scene: Scene) -> None:
-    """Refuse a choice that is not a batch of different candidates."""
+    """Raise SettingError unless the choice is a batch of different candidates."""
     nodes = choice.nodes
     if len(nodes) != scene.batch or len(nodes.unique()) != len(nodes):
         raise SettingError(
@@ -275,7 +275,7 @@ def check_choice(choice: Choice, scene: Scene) -> None:
 
 
 def _check_nodes(history: History, data: Data, split: Split, path: Path) -> None:
-    """Refuse a history with nodes outside the pool, with a node twice, or with unknown classes."""
+    """Raise DataError for a history with nodes outside the pool, a node twice, or unknown classes."""
     nodes = [node for step in history.steps for node in (*step.nodes, *step.skipped)]
     answers = [label for step in history.steps for label in step.answers]
     inside = set(nodes) <= set(split.pool.tolist()) and len(set(nodes)) == len(nodes)

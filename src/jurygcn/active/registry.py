@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jurygcn.active import age, clusters, simple
 from jurygcn.active.design import Design
-from jurygcn.active.situation import Strategy
+from jurygcn.active.scene import Strategy
 from jurygcn.active.sopt import sopt
 from jurygcn.errors import SettingError
 
@@ -20,7 +20,7 @@ class Entry:
 
 
 STRATEGIES: dict[str, Entry] = {
-    "jury-design": Entry(Design(), "its label tells most about the nodes that the jury cannot decide"),
+    "jury-design": Entry(Design(), "its label reduces the uncertainty of ambiguous nodes most"),
     "jury": Entry(simple.jury, "its jackknife interval is widest (the paper's uncertainty)"),
     "jury-printed": Entry(simple.jury_printed, "its jackknife interval is widest, by the formulas as printed"),
     "jury-ambiguity": Entry(simple.jury_ambiguity, "the jury finds two labels almost equally plausible"),
@@ -31,12 +31,12 @@ STRATEGIES: dict[str, Entry] = {
     "centrality": Entry(simple.centrality, "many shortest paths lead through it"),
     "degree": Entry(simple.degree, "it has many neighbours"),
     "random": Entry(simple.random, "drawn at random"),
-    "sopt": Entry(sopt, "its label tells most about the rest of the graph under a Gaussian field"),
+    "sopt": Entry(sopt, "its label reduces the uncertainty of the other nodes most, under a Gaussian field"),
     "entropy": Entry(simple.entropy, "the model's prediction is spread over the classes"),
     "margin": Entry(simple.margin, "the model's two best classes are close"),
     "density": Entry(clusters.density, "its prediction is typical of a cluster of predictions"),
-    "pagerank": Entry(simple.pagerank, "random walks often meet it"),
-    "featprop": Entry(clusters.featprop, "it stands for a cluster of propagated features without a label"),
+    "pagerank": Entry(simple.pagerank, "random walks visit it often"),
+    "featprop": Entry(clusters.featprop, "it represents a cluster of propagated features without a label"),
     "badge": Entry(clusters.badge, "its label would change the model much, and differently from the others'"),
 }
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jurygcn.active.printed_curvature import TwoBlock
-from jurygcn.active.situation import Choice, Scene
+from jurygcn.active.scene import Choice, Scene
+from jurygcn.linalg.two_block import TwoBlock
 
 
 def random(scene: Scene) -> Choice:

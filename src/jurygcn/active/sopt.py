@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from jurygcn.active.graph_statistics import Array, GraphStatistics
-from jurygcn.active.situation import Choice, Scene
+from jurygcn.active.scene import Choice, Scene
 from jurygcn.errors import SettingError
 
 DENSE = 8000  # most nodes for which the dense inverse is computed

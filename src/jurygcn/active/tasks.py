@@ -18,7 +18,7 @@ from jurygcn.active.labels import class_words, parse_labels, read_labels
 from jurygcn.active.loop import check_choice, fit_gcn
 from jurygcn.active.protocol import Recipe
 from jurygcn.active.registry import STRATEGIES, find_strategy
-from jurygcn.active.situation import Scene, Strategy, hide_labels
+from jurygcn.active.scene import Scene, Strategy, hide_labels
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError, listing
 from jurygcn.io.files import read_json
@@ -182,7 +182,7 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
         except OSError as error:
             raise DataError(f"expected answers at {path}, got {error.strerror}; check the path") from error
         except ValueError as error:
-            raise DataError(f"expected JSON in {path.name}, got something else ({error}); export it again") from error
+            raise DataError(f"expected JSON in {path.name}, got other content ({error}); export it again") from error
         if not isinstance(document, list):
             raise DataError(
                 f"expected a list of tasks in {path.name}, got {type(document).__name__}; "

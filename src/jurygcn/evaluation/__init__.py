@@ -1,4 +1,4 @@
-"""How good predictions, uncertainty scores and label sets are, given the truth."""
+"""Metrics of predictions, uncertainty scores and label sets against the true labels."""
 
 from jurygcn.evaluation.calibration import Reliability, brier, ece, nll, reliability
 from jurygcn.evaluation.conformal import split_conformal

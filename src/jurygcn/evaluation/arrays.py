@@ -1,4 +1,4 @@
-"""What metrics take: tensors, arrays and lists alike, checked where they enter."""
+"""Inputs of metrics: tensors, arrays and lists, converted to NumPy arrays and checked."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def as_array(values: Values, what: str, *, dimensions: int = 1) -> NDArray[Any]:
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.ndim != dimensions or len(array) == 0:
         shape = "(nodes,)" if dimensions == 1 else "(nodes, classes)"
-        raise DataError(f"expected {what} of shape {shape} for at least one node, got shape {array.shape}; reshape")
+        raise DataError(f"expected {what} of shape {shape} for at least one node, got shape {array.shape}; reshape it")
     return array
 
 
 def as_pair(
     first: Values, second: Values, what: str, other: str, *, dimensions: int = 1
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Two arrays about the same nodes; ``dimensions`` is that of the first."""
+    """Two arrays for the same nodes; ``dimensions`` is that of the first."""
     a, b = as_array(first, what, dimensions=dimensions), as_array(second, other)
     if len(a) != len(b):
         raise DataError(f"expected as many {what} as {other}, got {len(a)} and {len(b)}; pass the same nodes")
@@ -38,7 +38,7 @@ def as_scores(score: Values, marks: Values) -> tuple[NDArray[np.float64], NDArra
     scores, marked = as_pair(score, marks, "scores", "marks of wrong predictions")
     scores = scores.astype(np.float64)
     if np.isnan(scores).any():
-        raise DataError("expected uncertainty scores without NaN, got some; leave those nodes out")
+        raise DataError("expected uncertainty scores without NaN, got some with NaN; leave those nodes out")
     return scores, marked.astype(bool)
 
 
@@ -57,7 +57,7 @@ def as_sets(sets: Values, truth: Values) -> tuple[NDArray[np.bool_], NDArray[np.
 
 
 def as_probabilities(probabilities: Values, truth: Values) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Rows of probabilities, refused if they are logits, and true labels. Shapes: (m, C), (m,)."""
+    """Rows of probabilities and true labels; raise DataError for logits. Shapes: (m, C), (m,)."""
     pi, true = as_pair(probabilities, truth, "probabilities", "true labels", dimensions=2)
     pi = pi.astype(np.float64)
     if not (np.isfinite(pi).all() and (pi >= 0).all() and np.allclose(pi.sum(axis=1), 1.0, atol=1e-3)):

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: reliability, ECE, NLL, Brier score."""
+"""Calibration of probabilities: reliability diagram, ECE, NLL, Brier score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jurygcn.errors import SettingError
 from jurygcn.evaluation.arrays import Values, as_probabilities
 
 BINNINGS = ("width", "mass")
-SMALLEST = 1e-12  # probabilities are clipped here, so that one impossible label does not make the NLL infinite
+SMALLEST = 1e-12  # probabilities are clipped here, so that one label of probability 0 does not make the NLL infinite
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,10 @@ class Reliability:
 
 
 def reliability(probabilities: Values, truth: Values, *, bins: int = 10, binning: str = "width") -> Reliability:
-    """The bins behind ECE and the reliability diagram, of equal width or (``binning="mass"``) of equal numbers.
+    """The bins of ECE and the reliability diagram, of equal width or (``binning="mass"``) of equal counts.
 
-    Equal confidences share a bin, so that the order of nodes changes nothing; bins of equal numbers may then differ.
+    Equal confidences share a bin, so that the order of nodes has no effect; bins of equal counts may then differ in
+    size.
 
     Shapes: probabilities (m, C), truth (m,).
     """
@@ -52,7 +53,7 @@ def reliability(probabilities: Values, truth: Values, *, bins: int = 10, binning
     confidence, right = pi.max(axis=1), pi.argmax(axis=1) == true
     edges = np.linspace(0.0, 1.0, bins + 1)
     if binning == "mass":
-        last = np.ceil(np.arange(1, bins + 1) * len(pi) / bins).astype(np.int64) - 1  # last place of each bin
+        last = np.ceil(np.arange(1, bins + 1) * len(pi) / bins).astype(np.int64) - 1  # the last position of each bin
         edges = np.unique(np.concatenate([[0.0], np.sort(confidence)[last]]))
     place = (np.searchsorted(edges, confidence, side="left") - 1).clip(0, len(edges) - 2)
     count = np.bincount(place, minlength=len(edges) - 1)
@@ -73,7 +74,7 @@ def nll(probabilities: Values, truth: Values) -> float:
 
 
 def brier(probabilities: Values, truth: Values) -> float:
-    r"""Brier score :math:`\frac{1}{m} \sum_u \sum_c (\pi_{uc} - [y_u = c])^2`, squared and not rooted, from 0 to 2.
+    r"""Brier score :math:`\frac{1}{m} \sum_u \sum_c (\pi_{uc} - [y_u = c])^2`, from 0 to 2.
 
     Shapes: (m, C), (m,).
     """

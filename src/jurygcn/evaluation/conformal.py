@@ -1,6 +1,6 @@
-"""Split conformal label sets, to compare with: a model, and labels that it has not seen to calibrate on.
+"""Split conformal label sets, a baseline: they are calibrated on labels that the model was not trained on.
 
-The calibration nodes must be exchangeable with those asked about: neither chosen actively nor used to stop training.
+The calibration nodes must be exchangeable with the other nodes: neither chosen actively nor used to stop training.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SCORES = ("lac", "aps", "daps")
 
 
 def lac_scores(probabilities: Tensor) -> Tensor:
-    r"""How strange each label is: :math:`s(u, y) = 1 - \pi_{uy}`. Shapes: (N, C) -> (N, C)."""
+    r"""Score of each label, :math:`s(u, y) = 1 - \pi_{uy}`. Shapes: (N, C) -> (N, C)."""
     return 1 - probabilities
 
 
 def aps_scores(probabilities: Tensor, draws: Tensor | None = None) -> Tensor:
-    r"""Mass of the more probable labels, and a part of the label's own.
+    r"""The probability of all more probable labels, plus a part of the label's own.
 
     .. math:: s(u, y) = \sum_{c : \pi_{uc} > \pi_{uy}} \pi_{uc} + d_u \pi_{uy}
 
@@ -37,7 +37,7 @@ def aps_scores(probabilities: Tensor, draws: Tensor | None = None) -> Tensor:
 
 
 def diffuse_scores(scores: Tensor, edge_index: Tensor, *, mixing: float = 0.5) -> Tensor:
-    r"""DAPS: scores mixed with the mean over neighbours; a node without neighbours keeps its own.
+    r"""DAPS: scores mixed with their mean over neighbours; a node without neighbours keeps its own scores.
 
     .. math:: s'(u, y) = (1 - \lambda) s(u, y) + \frac{\lambda}{|N_u|} \sum_{v \in N_u} s(v, y)
 
@@ -52,7 +52,7 @@ def diffuse_scores(scores: Tensor, edge_index: Tensor, *, mixing: float = 0.5) -
 
 
 def conformal_threshold(calibration: Tensor, *, alpha: float) -> Tensor:
-    r"""The :math:`\lceil (1-\alpha)(m+1) \rceil`-th smallest of m scores; infinite if there are not so many.
+    r"""The :math:`\lceil (1-\alpha)(m+1) \rceil`-th smallest of m scores; infinite if the rank is above m.
 
     Shapes: calibration (m,) -> ().
     """

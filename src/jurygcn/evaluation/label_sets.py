@@ -1,4 +1,4 @@
-"""Label sets against the truth: coverage and size, on average and where it may differ."""
+"""Coverage and size of label sets, on average and by group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jurygcn.evaluation.arrays import Values, as_array, as_pair, as_sets
 
 
 def set_coverage(sets: Values, truth: Values) -> float:
-    """Share of nodes whose label set holds the true label. Shapes: sets (m, C) bool, truth (m,) int."""
+    """Share of nodes whose label set contains the true label. Shapes: sets (m, C) bool, truth (m,) int."""
     return float(_covered(sets, truth).mean())
 
 
@@ -29,13 +29,13 @@ def empty_fraction(sets: Values) -> float:
 
 
 def singleton_accuracy(sets: Values, truth: Values) -> float:
-    """Share of the sets of one label that hold the true one; NaN if there are none. Shapes: (m, C) bool, (m,)."""
+    """Share of one-label sets that contain the true label; NaN if there are none. Shapes: (m, C) bool, (m,)."""
     covered, single = _covered(sets, truth), _sizes(sets) == 1
     return float(covered[single].mean()) if single.any() else float("nan")
 
 
 def coverage_by(sets: Values, truth: Values, groups: Values) -> pd.DataFrame:
-    """Coverage and mean size in each group of nodes: a row per group, in its order. Shapes: (m, C), (m,), (m,)."""
+    """Coverage and mean size per group of nodes, sorted by group. Shapes: (m, C), (m,), (m,)."""
     covered, group = as_pair(_covered(sets, truth), groups, "label sets", "groups")
     rows = pd.DataFrame({"group": group, "covered": covered, "size": _sizes(sets)})
     found = rows.groupby("group", sort=True).agg(
@@ -67,7 +67,7 @@ def _band(upper: int) -> str:
 
 
 def coverage_by_distance(sets: Values, truth: Values, distance: Values) -> pd.DataFrame:
-    """Coverage by steps to the nearest label, as `distance_to_labels` counts them; -1 is a part without any.
+    """Coverage by distance to the nearest label, from `distance_to_labels`; -1 means that no label is connected.
 
     Shapes: sets (m, C) bool, truth (m,), distance (m,).
     """
@@ -75,7 +75,7 @@ def coverage_by_distance(sets: Values, truth: Values, distance: Values) -> pd.Da
 
 
 def distance_to_labels(edge_index: Tensor, train_nodes: Tensor, *, num_nodes: int) -> NDArray[np.int64]:
-    """Steps from every node to the nearest labelled one; -1 where there is none. Shapes: (2, E), (n,) -> (N,)."""
+    """Hops from every node to the nearest labelled one; -1 if none is connected. Shapes: (2, E), (n,) -> (N,)."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import dijkstra
 

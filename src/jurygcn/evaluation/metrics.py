@@ -1,4 +1,4 @@
-"""How good predictions are; tensors, arrays and lists are all accepted."""
+"""Metrics of predictions; they accept tensors, arrays and lists."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Making nodes that a model has not learned about: classes left out of training, features from elsewhere.
+"""Create out-of-distribution nodes: classes left out of training, or random features.
 
-Score them with `error_auroc` and `error_aupr`, the strange nodes being marked instead of the wrong ones.
+Measure their detection with `error_auroc` and `error_aupr`; mark these nodes instead of the wrong ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHIFTS = ("normal", "bernoulli")
 class LeftOut:
     """Labels without some classes; the nodes of those classes stay in the graph, unlabelled.
 
-    Shapes: labels (N,), numbered anew from 0, -1 where unknown or left out; outlier (N,) bool; classes: the kept ones.
+    Shapes: labels (N,), renumbered from 0, -1 if unknown or left out; outlier (N,) bool; classes: the kept ones.
     """
 
     labels: Tensor
@@ -29,7 +29,7 @@ class LeftOut:
 
 
 def leave_out_classes(labels: Tensor, left_out: int | Sequence[int]) -> LeftOut:
-    """Leave out the named classes, or, given a number, that many with the highest indices. Shapes: labels (N,)."""
+    """Leave out the given classes or, for a number k, the last k classes. Shapes: labels (N,)."""
     there = labels[labels >= 0].unique().tolist()
     gone = set(there[max(0, len(there) - left_out) :] if isinstance(left_out, int) else left_out)
     if not gone or not gone < set(there):
@@ -44,7 +44,7 @@ def leave_out_classes(labels: Tensor, left_out: int | Sequence[int]) -> LeftOut:
 
 
 def draw_nodes(nodes: Tensor, *, share: float = 0.1, generator: torch.Generator) -> Tensor:
-    """That share of the nodes, at least one, drawn at random and sorted. Shapes: (m,) -> (k,)."""
+    """A random share of the nodes, at least one, sorted. Shapes: (m,) -> (k,)."""
     if not 0.0 < share <= 1.0 or not len(nodes):
         raise SettingError(f"expected nodes and a share above 0 and up to 1, got {len(nodes)} and {share}; change it")
     count = max(1, round(share * len(nodes)))
@@ -52,10 +52,10 @@ def draw_nodes(nodes: Tensor, *, share: float = 0.1, generator: torch.Generator)
 
 
 def shift_features(x: Tensor, nodes: Tensor, *, kind: str, generator: torch.Generator) -> Tensor:
-    """The features with those of ``nodes`` drawn anew; the input is left as it is.
+    """A copy of the features with random values at ``nodes``.
 
-    "normal" is N(0, 1), on a far larger scale than normalised rows, hence easy to detect; "bernoulli" is a fair coin
-    per feature, scaled so that a row sums to 1.
+    "normal" draws from N(0, 1), a far larger scale than normalised rows, so it is easy to detect; "bernoulli" draws 0
+    or 1 per feature and scales each row to sum 1.
 
     Shapes: x (N, F), nodes (k,) -> (N, F).
     """

@@ -1,4 +1,4 @@
-"""How well an uncertainty score tells wrong predictions, or strange nodes, from the rest."""
+"""How well an uncertainty score separates wrong predictions, or out-of-distribution nodes, from the others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jurygcn.evaluation.arrays import Values, as_scores
 def error_auroc(score: Values, wrong: Values) -> float:
     """Probability that a wrong prediction has a higher uncertainty score than a right one; ties count half.
 
-    NaN if all predictions are right or all are wrong, for then there is nothing to tell apart. With a mark of the
-    out-of-distribution nodes instead of the wrong ones it measures how well the score detects those.
+    NaN if all predictions are right or all are wrong. With marks of out-of-distribution nodes instead of wrong ones, it
+    measures how well the score detects those.
 
     Shapes: score (m,), high where uncertain; wrong (m,) bool.
     """
@@ -30,7 +30,7 @@ def error_auroc(score: Values, wrong: Values) -> float:
 def error_aupr(score: Values, wrong: Values) -> float:
     r"""Average precision of finding the wrong predictions by a high score, :math:`\sum_k (R_k - R_{k-1}) P_k`.
 
-    A useless score gets the error rate. Equal scores are found together. NaN if nothing is wrong.
+    A random score gets the error rate. Equal scores are retrieved together. NaN if nothing is wrong.
 
     Shapes: score (m,), high where uncertain; wrong (m,) bool.
     """
@@ -39,7 +39,7 @@ def error_aupr(score: Values, wrong: Values) -> float:
 
 
 def success_aupr(score: Values, wrong: Values) -> float:
-    """Average precision of finding the right predictions by a low score; a useless one gets the accuracy.
+    """Average precision of finding the right predictions by a low score; a random score gets the accuracy.
 
     Shapes: score (m,), high where uncertain; wrong (m,) bool.
     """
@@ -54,7 +54,7 @@ def _average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_])
 
 
 def _ranks(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The same order as the values; infinite scores are allowed that way."""
+    """Ranks of the scores, so that infinite scores are allowed."""
     return np.unique(scores, return_inverse=True)[1].astype(np.int64)
 
 
@@ -84,13 +84,13 @@ class RiskCoverage:
 
 
 def risk_coverage(score: Values, wrong: Values) -> RiskCoverage:
-    """The risk-coverage curve, averaged over ties: errors of a tie are spread evenly over its places.
+    """The risk-coverage curve; errors among equal scores are spread evenly over their positions.
 
     Shapes: score (m,), high where uncertain; wrong (m,) bool.
     """
     scores, errors = as_scores(score, wrong)
     _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
-    share = np.bincount(group, weights=errors) / sizes  # expected errors per place within a tie
+    share = np.bincount(group, weights=errors) / sizes  # expected errors per position within a tie
     places = np.arange(1, len(scores) + 1)
     risk = np.cumsum(np.repeat(share, sizes)) / places
     return RiskCoverage(places / len(scores), risk)
@@ -102,6 +102,6 @@ def aurc(score: Values, wrong: Values) -> float:
 
 
 def excess_aurc(score: Values, wrong: Values) -> float:
-    """E-AURC: AURC minus that of a score that puts all errors last; 0 is perfect. Shapes: (m,), (m,)."""
+    """E-AURC: AURC minus that of a perfect score, which ranks all errors last. Shapes: (m,), (m,)."""
     _, errors = as_scores(score, wrong)
     return aurc(score, wrong) - risk_coverage(errors, errors).area

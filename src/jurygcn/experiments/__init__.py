@@ -1,4 +1,4 @@
-"""The paper's tables and figures, one module each, and methods compared on any graph."""
+"""The paper's tables and figures, one module each, and a comparison of methods on any graph."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EXPERIMENTS: dict[str, Experiment] = {
 def reproduce(
     name: str, *, out: str | Path = "reproduced", runs: int | None = None, quick: bool = False, progress: bool = False
 ) -> Reproduced:
-    """Regenerate a table or figure of the paper; an interrupted call goes on where it stopped.
+    """Regenerate a table or figure of the paper; after an interruption the same call continues.
 
     Args:
         name: table1, table2, figure1, figure2 or figure3.
         out: the folder for NAME.jsonl (every measured cell), NAME.csv, NAME.json and NAME.png.
         runs: splits to average over; 20 by default, 2 with ``quick``.
-        quick: only what shows that everything works, in files called NAME.quick.
+        quick: a small subset, for a quick check; files are called NAME.quick.
         progress: show a bar on stderr.
     """
     if name not in EXPERIMENTS:

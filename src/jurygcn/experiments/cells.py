@@ -1,4 +1,4 @@
-"""Measured cells as JSON lines: what is measured once is never measured again, interruption or not."""
+"""Measured cells as JSON lines, so that no cell is measured twice, even after an interruption."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 class Cells:
     """Rows in ``folder/NAME.jsonl``; by default the folder is benchmarks/ in the data folder.
 
-    ``stamp(cell)`` says with which settings a cell is measured; cells measured with others do not count.
+    ``stamp(cell)`` describes the settings of a cell's measurement; cells with another stamp are ignored.
     """
 
     def __init__(
@@ -44,20 +44,22 @@ class Cells:
                 with open_text(self.path, encoding="utf-8", errors="replace") as file:
                     text = file.read()
         except OSError as error:
-            raise SettingError(f"expected to keep results in {folder}, got {error.strerror}; choose another") from error
+            raise SettingError(
+                f"expected to save results in {folder}, got {error.strerror}; choose another folder"
+            ) from error
         for line in text.splitlines():
             try:
                 row = json.loads(line)
                 row = unsealed(row)["row"] if "row" in row else row  # lines of earlier versions have no digest
                 self.found[self._key(row["cell"], str(row.get("stamp", "")))] = row
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue  # a line that was cut off or altered does not count
+                continue  # skip a truncated or altered line
 
     def _key(self, cell: Cell, stamp: str | None = None) -> str:
         return json.dumps([cell, self.stamp(cell) if stamp is None else stamp], sort_keys=True)
 
     def measure(self, cells: Iterable[Cell], run: Callable[..., Row], *, what: str = "", show: bool = False) -> None:
-        """Run what is missing, with a bar if asked; every result is on disk before the next begins."""
+        """Measure the missing cells; each result is written to disk before the next cell starts."""
         wanted: Sequence[Cell] = list(cells)
         with progress_bar(what, total=len(wanted), unit="cells", show=show) as advance:
             for cell in wanted:
@@ -68,18 +70,18 @@ class Cells:
     def _keep(self, row: Row) -> None:
         with changing(self.path), self.path.open("ab+") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
-            cut_off = file.read() not in (b"", b"\n")  # a line that was cut off must not swallow this one
+            cut_off = file.read() not in (b"", b"\n")  # after a truncated line, start a new one
             file.write((b"\n" if cut_off else b"") + json.dumps(sealed({"row": row})).encode() + b"\n")
         self.found[self._key(row["cell"])] = row
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:
-        """Those of the cells that are measured, each with its key."""
+        """The rows of the measured cells, each with its cell's entries."""
         there = (self.found.get(self._key(cell)) for cell in cells)
         return [{**row["cell"], **{k: v for k, v in row.items() if k != "cell"}} for row in there if row is not None]
 
 
 def environment() -> dict[str, Any]:
-    """What numbers were measured with."""
+    """The versions and the machine of a measurement."""
     return {
         "jurygcn": version("jurygcn"),
         "python": platform.python_version(),

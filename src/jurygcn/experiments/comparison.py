@@ -1,4 +1,4 @@
-"""Methods compared on the same splits of a graph: catching errors, probabilities, label sets, classes never seen."""
+"""Compare methods on the same splits of a graph: error detection, calibration, label sets, unseen classes."""
 
 from __future__ import annotations
 
@@ -45,18 +45,20 @@ from jurygcn.verdict import RANKINGS
 JURY, GCN, CONFORMAL = "jury", "gcn", "split conformal"
 SOFTMAX = ("max_probability", "entropy")
 SAME = "the same GCN"
-PLAIN = learning.GCNClassifier(dropout=0.0)  # the jury needs a model at its optimum; others that can, take the same
+PLAIN = learning.GCNClassifier(
+    dropout=0.0
+)  # the jury needs a model at its optimum; other methods use the same model where they can
 LABELS, SPLITS, ALPHA = 60, 10, 0.1
 LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of PubMed's 3
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method of the comparison: how it is made for a graph, and what it is given beyond the labels."""
+    """A method of the comparison."""
 
     make: Callable[[str | None], learning.Method]
-    model: str  # whose errors its scores are to catch
-    extra: str = ""  # labels that it uses beyond those that all have
+    model: str  # the model whose errors its scores detect
+    extra: str = ""  # labels that it uses in addition to the common ones
 
 
 CONTESTANTS: dict[str, Contestant] = {
@@ -74,7 +76,7 @@ MODELS = {JURY: SAME, GCN: SAME, **{name: contestant.model for name, contestant 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all methods share: the graph, how many labels they have, and the level of the label sets."""
+    """The common settings of all methods: the graph, the number of labels, the level of the label sets."""
 
     data: Data
     labels: int
@@ -83,12 +85,12 @@ class Setting:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short name for the graph's content."""
+        """A digest of the graph."""
         data = self.data
         return fingerprint(data.x, data.edge_index, data.get("edge_weight"), data.y)
 
     def measure(self, method: str, seed: int, left_out: bool) -> Row:
-        """One method on one split; with ``left_out``, how well it tells classes that it never saw."""
+        """One method on one split; with ``left_out``, how well it detects classes that were left out of training."""
         trial = Trial.left_out(self.data, self.labels, seed) if left_out else Trial.of(self.data, self.labels, seed)
         if method == CONFORMAL:
             return {"sets": conformal_sets(trial, self.alpha, seed)}
@@ -119,17 +121,17 @@ class Setting:
         }
 
     def stamp(self, cell: Cell) -> str:
-        """Everything that decides the cell's numbers."""
+        """Everything that determines the cell's numbers."""
         method = cell["method"]
         settings = CONTESTANTS[method].make(self.preset) if method in CONTESTANTS else PLAIN
-        version = 2 if method == JURY else 1  # raised by hand when there is more to measure
+        version = 2 if method == JURY else 1  # increased by hand when more is measured
         level = self.alpha if method in (JURY, CONFORMAL) else ""
         return f"{version} {self.labels} {level} {settings!r} {self.fingerprint}"
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One split: the graph as a method sees it, its labels, and the test nodes. Shapes: labels (n,), strange (m,)."""
+    """One split: the graph for a method, its labels, and the test nodes. Shapes: labels (n,), strange (m,)."""
 
     data: Data
     split: Split
@@ -149,7 +151,7 @@ class Trial:
 
     @classmethod
     def left_out(cls, data: Data, labels: int, seed: int) -> Trial:
-        """The same with some classes unknown to the method: neither labels nor validation nodes are of them."""
+        """The same without the labels and validation nodes of some classes."""
         split = paper_split(data, seed=seed)
         found = leave_out_classes(data.y, classes_to_leave_out(data))
         known = found.labels >= 0
@@ -176,9 +178,9 @@ def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Ten
 
 
 def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
-    """Split conformal with the same labels in all: half of them, at random, to train on, half to calibrate on."""
+    """Split conformal with the same number of labels: a random half to train on, the other half to calibrate on."""
     generator = torch.Generator().manual_seed(seed)
-    shuffled = trial.labels[torch.randperm(len(trial.labels), generator=generator)]  # they come sorted
+    shuffled = trial.labels[torch.randperm(len(trial.labels), generator=generator)]  # the labels are sorted
     train_on, calibration = shuffled[: len(shuffled) // 2], shuffled[len(shuffled) // 2 :]
     model, _ = PLAIN.train(trial.data, train_on, seed=seed)
     pi = torch.softmax(logits_of(model, trial.data), dim=1)
@@ -192,7 +194,7 @@ def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
 
 
 def about_sets(sets: Tensor, trial: Trial) -> Row:
-    """Coverage, mean size, and how often a set of one label is right (None if there is none)."""
+    """Coverage, mean size, and the share and accuracy of one-label sets (None if there are none)."""
     single = singleton_accuracy(sets, trial.truth)
     return {
         "coverage": set_coverage(sets, trial.truth),
@@ -203,26 +205,26 @@ def about_sets(sets: Tensor, trial: Trial) -> Row:
 
 
 def classes_to_leave_out(data: Data) -> int:
-    """How many classes no method gets to see in the test of strangeness; 0 if there are too few classes."""
+    """The number of classes to leave out of training; 0 if there are too few classes."""
     classes = int(data.num_classes)
     return min(max(1, round(LEFT_OUT_SHARE * classes)), classes - 2) if classes > 2 else 0
 
 
-# --- everything at once ---------------------------------------------------------------------------------------------
+# --- the whole comparison -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a comparison found, means and standard deviations over splits.
+    """The results of a comparison: means and standard deviations over splits.
 
     Attributes:
-        scores: per method and score, how well it catches the wrong predictions of ``model``: AUROC, AUPR (high is good)
+        scores: per method and score, how well it detects the wrong predictions of ``model``: AUROC, AUPR (high is good)
             and AURC (low is good).
         probabilities: per method accuracy, ECE, NLL and Brier score.
         sets: per method coverage, mean size, share and accuracy of sets with one label.
-        strange: per method and score the AUROC of telling nodes of classes that were left out.
+        strange: per method and score the AUROC of detecting nodes of classes left out of training.
         settings: labels, splits, alpha and the classes left out.
-        rows: what was measured on each split.
+        rows: the measurements on each split.
     """
 
     scores: pd.DataFrame
@@ -252,22 +254,22 @@ def evaluate(
     finished: bool = False,
     progress: bool = False,
 ) -> Evaluation:
-    """Compare the jury with other methods on the same random splits of a graph whose labels are known.
+    """Compare the jury with other methods on the same random splits of a labelled graph.
 
-    Every score is to catch the errors of its own method's model: the GCN that the jury judges serves max-probability,
-    entropy, temperature scaling and energy too; MC dropout, the ensemble, Laplace, GPN and S-GNN have models of their
-    own, with other errors. Split conformal has the same labels in all, half of them for calibration.
+    Each score is measured on the errors of its own method's model. The jury, max-probability, entropy, temperature
+    scaling and energy share one GCN; MC dropout, the ensemble, Laplace, GPN and S-GNN have their own models, with other
+    errors. Split conformal uses half of the labels for calibration.
 
     Args:
         data: a graph with classes, as ``load_dataset`` returns it.
-        labels: how many each method may use; 60, or the whole pool if smaller.
-        splits: how many random splits.
-        alpha: label sets are to miss the truth at most this often.
-        methods: of ``METHODS``.
-        left_out: also how well scores tell nodes of classes that were left out of training.
-        preset: settings that the methods' authors use for a certain graph, "pubmed"; None for those of all others.
-        keep: a folder for evaluation.jsonl; the same call goes on from it after an interruption.
-        finished: measure nothing more; sum up the splits on which everything is measured.
+        labels: the number of labels of each method; 60, or the whole pool if smaller.
+            splits: the number of random splits.
+            alpha: the share of label sets that may miss the true label.
+            methods: names from ``METHODS``.
+            left_out: also measure how well scores detect nodes of classes left out of training.
+            preset: the methods' settings for one graph, "pubmed"; None for their default settings.
+            keep: a folder for evaluation.jsonl; after an interruption the same call continues from it.
+            finished: measure nothing; summarise the splits on which all methods are measured.
         progress: show a bar on stderr.
     """
     check_alpha(alpha, below=1.0)
@@ -281,7 +283,7 @@ def evaluate(
         check_count(labels, "labels", least=2)
     pool = len(paper_split(data, seed=0).pool)
     setting = Setting(data, min(LABELS, pool) if labels is None else labels, alpha, learning.check_preset(preset))
-    Trial.of(data, setting.labels, 0)  # refuses too many labels before anything is trained
+    Trial.of(data, setting.labels, 0)  # raises an error for too many labels before anything is trained
     gone = classes_to_leave_out(data) if left_out else 0
     wanted: list[Cell] = [
         {"method": name, "seed": seed, "left_out": outside}
@@ -299,7 +301,7 @@ def evaluate(
 
 
 def of_whole_splits(rows: list[Row], wanted: list[Cell]) -> list[Row]:
-    """The rows of those splits on which every method is measured, so that all have the same splits."""
+    """The rows of the splits on which all methods are measured."""
 
     def split_of(row: Row) -> tuple[int, bool]:
         return row["seed"], row["left_out"]
@@ -339,17 +341,17 @@ def summarise(rows: list[Row], settings: dict[str, Any]) -> Evaluation:
 
 
 def owner(method: str, kind: str) -> str:
-    """Who a score belongs to: what the softmax of the judged GCN says is the GCN's, not the jury's."""
+    """The method that a score belongs to; softmax scores belong to the GCN, not to the jury."""
     return GCN if method == JURY and kind in SOFTMAX else method
 
 
 def is_own(method: str, kind: str) -> bool:
-    """Whether the score is the method's own; the energy score's GCN is the one that is there already."""
+    """Whether to show the score for the method; softmax scores of the energy method would repeat the GCN's."""
     return method != "energy" or kind not in SOFTMAX
 
 
 def means(rows: list[Row], keys: list[str]) -> pd.DataFrame:
-    """A row per method (and score): the mean of every number, and its standard deviation under NAME_sd."""
+    """A row per method (and score): the mean of every number, and its standard deviation as NAME_sd."""
     if not rows:
         return pd.DataFrame(columns=keys)
     frame = pd.DataFrame(rows)

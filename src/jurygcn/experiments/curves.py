@@ -1,4 +1,4 @@
-"""Means over runs, as tables in the paper's layout, as curves with error bands and as bars."""
+"""Means over runs: as tables in the paper's layout, as curves with error bands, and as bars."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def over_runs(rows: Sequence[Row], *, x: str, value: str = "micro_f1") -> pd.Dat
 
 
 def with_paper(frame: pd.DataFrame, numbers: Mapping[tuple[Any, ...], float], *, x: str) -> pd.DataFrame:
-    """The frame with a column of the paper's numbers, by dataset, method and ``x``; empty where it has none."""
+    """The frame with a column of the paper's numbers, by dataset, method and ``x``; missing if there is none."""
     keys = zip(frame["dataset"], frame["method"], frame[x])
     return frame.assign(paper=pd.array([numbers.get(key) for key in keys], dtype="Float64"))
 
 
 def in_layout(frame: pd.DataFrame, *, x: str) -> dict[str, pd.DataFrame]:
-    """A table per dataset, with a row per method and a column per ``x``: mean ± sd [the paper's]."""
+    """A table per dataset, with a row per method and a column per ``x``: mean ± sd [paper]."""
     papers = frame["paper"] if "paper" in frame else pd.Series(pd.NA, index=frame.index)
     words = [
         f"{mean:.1f} ± {sd:.1f}" + ("" if pd.isna(paper) else f" [{paper:.1f}]")
@@ -53,14 +53,14 @@ def curves(
     dashed: Mapping[str, str] | None = None,
     ylabel: str = "Micro-F1, %",
 ) -> Figure:
-    """A panel per dataset, a line with its band per method; the methods ``first`` are drawn strongly, on top.
+    """A panel per dataset, a line with a band per method; the methods ``first`` have thick lines on top.
 
-    ``dashed`` names methods whose paper's numbers are drawn too, with the words for the legend.
+    ``dashed`` maps methods to legend labels for the paper's numbers, which are drawn as dashed lines.
     """
     datasets, methods = list(dict.fromkeys(frame["dataset"])), list(dict.fromkeys(frame["method"]))
     style = looks([*(m for m in first if m in methods), *methods])
     width = max(4.6, 3.6 * min(len(datasets), 4))
-    columns = max(2, int(width / 1.9))  # of the legend, which must fit below the panels
+    columns = max(2, int(width / 1.9))  # of the legend below the panels
     rows = -(-(len(methods) + len(dashed or ())) // columns)
     figure, panels = canvas(len(datasets), width=width, height=3.3 + 0.22 * rows, columns=4)
     for panel, dataset in zip(panels, datasets):
@@ -90,7 +90,7 @@ def curves(
 def bars(frame: pd.DataFrame, *, x: str, xlabel: str, first: Sequence[str] = (), ylabel: str = "Micro-F1, %") -> Figure:
     """A panel per dataset, a group of bars per ``x`` and a bar per method, with its standard deviation.
 
-    The paper's numbers, where it has any, are short black lines across the bars.
+    The paper's numbers are short black lines across the bars.
     """
     datasets, methods = list(dict.fromkeys(frame["dataset"])), list(dict.fromkeys(frame["method"]))
     style, width = looks([*(m for m in first if m in methods), *methods]), 0.84 / len(methods)

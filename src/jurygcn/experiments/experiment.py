@@ -1,4 +1,4 @@
-"""What a table or figure is, and the runner: measure what is missing, summarise, write CSV, JSON and picture."""
+"""An experiment is a table or figure; the runner measures missing cells, summarises, and writes CSV, JSON and PNG."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jurygcn.io.files import replacing, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RUNS, QUICK_RUNS = 20, 2
+RUNS, QUICK_RUNS = 20, 2  # splits to average over; 20 as in the paper
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How much to measure: the number of runs, and whether only what shows that everything works."""
+    """How much to measure: the number of runs, and whether only a quick subset."""
 
     runs: int = RUNS
     quick: bool = False
@@ -34,14 +34,14 @@ class Experiment:
     """One table or figure of the paper.
 
     Attributes:
-        title: what it shows.
-        about: how it is measured and how it differs from the paper's, in a few sentences.
-        cells: everything to measure; a cell is the keyword arguments of ``measure``.
-        measure: one cell, as plain values.
-        stamp: the settings behind a cell; cells measured with others are measured again.
-        summary: from rows to the table that is written as CSV, the paper's numbers beside ours.
-        shown: the same in the layout of the paper, as tables of text by title.
-        draw: the picture; tables may have none.
+        title: the heading.
+            about: how it is measured and how it differs from the paper, in a few sentences.
+            cells: everything to measure; a cell is the keyword arguments of ``measure``.
+            measure: measures one cell; returns plain values.
+            stamp: the settings of a cell; a cell with another stamp is measured again.
+            summary: from rows to the table that is written as CSV, with the paper's numbers and ours.
+            shown: the summary in the paper's layout, as tables of text by title.
+            draw: the figure; None for tables.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Experiment:
 
 @dataclass(frozen=True, eq=False)
 class Reproduced:
-    """What came out: the summary, its layout for people, the measured rows and the files written."""
+    """The result: the summary, the same in the paper's layout, the measured rows and the files written."""
 
     name: str
     experiment: Experiment
@@ -76,9 +76,9 @@ def run_experiment(
     finished: bool = False,
     progress: bool = False,
 ) -> Reproduced:
-    """Measure what is missing in ``out/NAME.jsonl``, then write NAME.csv, NAME.json and NAME.png beside it.
+    """Measure the cells missing in ``out/NAME.jsonl``, then write NAME.csv, NAME.json and NAME.png.
 
-    ``finished`` measures nothing more and sums up what is there; ``progress`` shows a bar on stderr.
+    ``finished`` measures nothing and summarises the existing cells; ``progress`` shows a bar on stderr.
     """
     scope = Scope((QUICK_RUNS if quick else RUNS) if runs is None else runs, quick)
     check_count(scope.runs, "runs", most=MOST_REPEATS)
@@ -106,6 +106,6 @@ def run_experiment(
 
 
 def records(frame: pd.DataFrame) -> list[Row]:
-    """The frame's rows as plain values, None for what is missing."""
+    """The frame's rows as plain values, None for missing values."""
     found: list[Row] = json.loads(frame.to_json(orient="records", double_precision=12))
     return found

@@ -1,4 +1,4 @@
-"""Figure 1: semi-supervised classification, Micro-F1 over label counts."""
+"""Figure 1: semi-supervised classification, Micro-F1 by number of labels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LABELS = {
 }
 OURS, PAPERS = "self-train", "reweight"
 METHODS = (OURS, PAPERS, "gcn", "gat", "sgnn", "gpn")
-DETAILS = ("weight_sd", "hops")  # of a fit, kept where there are any
-BLOCK = 5  # runs of everything before the next runs of anything
+DETAILS = ("weight_sd", "hops")  # details of a fit to save, if it has them
+BLOCK = 5  # runs of all methods before the next runs, so that an interrupted run can be compared
 
 
 def cells(scope: Scope) -> Iterator[Cell]:
@@ -55,7 +55,7 @@ def measure(dataset: str, labels: int, seed: int, method: str) -> Row:
 
 
 def scored(method: learning.Method, data: Data, split: Split, nodes: Tensor, *, seed: int) -> Row:
-    """Micro-F1 on the test nodes in %, how well the method's uncertainty tells its errors, and the fit's seconds."""
+    """Micro-F1 on the test nodes in %, the AUROC of detecting errors by the method's uncertainty, and the time."""
     started = time.perf_counter()
     fitted = method.fit(data, nodes, val_nodes=split.val, seed=seed)
     seconds = time.perf_counter() - started
@@ -71,7 +71,7 @@ def stamp(cell: Cell) -> str:
 
 
 def stamp_of(method: learning.Method) -> str:
-    """The method's settings; the number is raised by hand when a method itself changes."""
+    """The method's settings; the number is increased by hand when the code of a method changes."""
     return f"1 {method!r}"
 
 
@@ -82,7 +82,7 @@ def summary(rows: list[Row]) -> pd.DataFrame:
         (dataset, method, LABELS[dataset][-1]): numbers[dataset]
         for dataset in found["dataset"].unique()
         for method, numbers in SEMI_SUPERVISED.items()
-        if dataset in numbers  # those of Reddit say nothing of its stand-in
+        if dataset in numbers  # Reddit's numbers do not apply to its stand-in
     }
     return with_paper(found, paper, x="labels")
 
@@ -96,10 +96,10 @@ EXPERIMENT = Experiment(
     title="Figure 1: semi-supervised classification",
     about=(
         "Random labels and test nodes. The GCN is the paper's: two layers, 16 hidden units, Adam with learning rate "
-        "0.01, 100 epochs, and dropout 0.5, weight decay 5e-4 where the paper says nothing. GAT, S-GNN and GPN have "
-        "their authors' settings; GAT and GPN stop early on the labels of validation nodes, which no other sees. "
-        "reweight is the paper's JuryGCN, self-train ours. In brackets, and as lines across the bars, the "
-        "paper's numbers; its figure has none but at the largest count."
+        "0.01, 100 epochs. The paper does not state dropout and weight decay; here they are 0.5 and 5e-4. GAT, "
+        "S-GNN and GPN have their authors' settings; only GAT and GPN use validation labels, to stop early. "
+        "reweight is the paper's JuryGCN, self-train ours. The paper's numbers are in brackets and as lines across "
+        "the bars; it has numbers for the largest count only."
     ),
     cells=cells,
     measure=measure,

@@ -1,4 +1,4 @@
-"""Figure 2: running time against retraining over the number of labels, and Micro-F1 against peak memory."""
+"""Figure 2: running time compared with retraining, by number of labels, and Micro-F1 against peak memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from jurygcn.models.training import train
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARE = 10  # by what Reddit's nodes are divided in its stand-in
+SHARE = 10  # the stand-in has a tenth of Reddit's nodes
 LABELS, QUICK_LABELS = (100, 300, 1000, 3000, 10_000), (25, 50, 100, 200, 400)
 QUICK_GRAPH = "pubmed"
 METHODS = (figure1.PAPERS, figure1.OURS, VERDICT, "gpn", "sgnn")
-MEMORY_RUNS = 3  # it hardly differs between runs
+MEMORY_RUNS = 3  # memory hardly differs between runs
 DECAY, HIDDEN, EPOCHS, EPOCHS_TIMED, REPEATS = 5e-4, 16, 100, 5, 3
 
 
@@ -52,7 +52,7 @@ def measure(part: str, **cell: Any) -> Row:
 
 
 def timed(dataset: str, labels: int) -> Row:
-    """Seconds of jurors and verdicts of all nodes, and of retraining one juror, by turns; the best of each."""
+    """Seconds for jurors and verdicts of all nodes, and for retraining one juror; alternating, the best of each."""
     data = timing_graph(dataset)
     votes = "auto" if dataset in graphs.CITATION else "linearized"
     nodes = torch.randperm(int(data.num_nodes), generator=torch.Generator().manual_seed(0))[:labels]
@@ -79,7 +79,7 @@ def timed(dataset: str, labels: int) -> Row:
 
 
 def full_batch_epochs(data: Data, nodes: Tensor, epochs: int) -> None:
-    """Ordinary training: the whole graph forward and backward in every epoch."""
+    """Full-batch training: a forward and backward pass of the whole graph in every epoch."""
     model = GCN(data.x.shape[1], HIDDEN, int(data.num_classes))
     everyone = ReceptiveField.of(model, data, torch.arange(int(data.num_nodes)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=DECAY)
@@ -91,7 +91,7 @@ def full_batch_epochs(data: Data, nodes: Tensor, epochs: int) -> None:
 
 @lru_cache(maxsize=1)
 def timing_graph(dataset: str) -> Data:
-    """The graph, or for Reddit's stand-in one with Reddit's degree; ÂX is there before anything is timed."""
+    """The graph, or a stand-in with Reddit's mean degree; ÂX is computed before anything is timed."""
     data = graphs.stand_in(share=SHARE) if dataset == graphs.STAND_IN else graphs.load(dataset)
     field = ReceptiveField.of(
         GCN(data.x.shape[1], HIDDEN, int(data.num_classes)), data, torch.arange(int(data.num_nodes))
@@ -101,14 +101,14 @@ def timing_graph(dataset: str) -> Data:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """What the call takes."""
+    """The seconds that the call takes."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
 
 
 def summary(rows: list[Row]) -> pd.DataFrame:
-    """The times as they are; memory and Micro-F1 as means over runs."""
+    """The measured times; memory and Micro-F1 as means over runs."""
     times = [{key: value for key, value in row.items() if key != "stamp"} for row in rows if row["part"] == "time"]
     made = []
     frame = pd.DataFrame([row for row in rows if row["part"] == "memory"])
@@ -151,7 +151,7 @@ def shown(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def draw(frame: pd.DataFrame) -> Figure:
-    """Time on the left, then memory, a panel per graph."""
+    """Time in the first panel, then memory in a panel per graph."""
     times, memory = (frame[frame["part"] == part] for part in ("time", "memory"))
     datasets = list(dict.fromkeys(memory["dataset"]))
     figure, (clock, *panels) = canvas(1 + len(datasets), width=4.2 + 3.2 * len(datasets), height=3.9)
@@ -165,7 +165,7 @@ def draw(frame: pd.DataFrame) -> Figure:
         clock.plot(times["labels"], times[key], label=words, markersize=5, linewidth=1.8, **look)
     for row in times.itertuples():
         below, above = (row.retraining_s, row.speedup, -14), (row.whole_graph_s, row.speedup_whole_graph, 6)
-        for seconds_, speedup, away in (below, above):  # the lines come close: each has its numbers on its outer side
+        for seconds_, speedup, away in (below, above):  # numbers below the lower line and above the upper one
             where: dict[str, Any] = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "fontsize": 8}
             clock.annotate(f"{speedup:,.0f}×", (row.labels, seconds_), **where)
     name = graphs.NAMES[times.iloc[0]["dataset"]]
@@ -192,13 +192,13 @@ def draw(frame: pd.DataFrame) -> Figure:
 EXPERIMENT = Experiment(
     title="Figure 2: running time and memory",
     about=(
-        "Time: jurors and verdicts of all nodes, against retraining every juror for 100 epochs: on the receptive field "
-        "of its labels (this library's training) and full-batch on the whole graph (ordinary training, "
-        f"{EPOCHS_TIMED} epochs timed). One juror is timed and multiplied by the number of labels. All are timed by "
-        f"turns in one process, the best of {REPEATS}. Jurors are linearised on Reddit and its stand-in, which has "
-        f"Reddit's features, classes and mean degree, and a {SHARE}th of its nodes. Memory: the peak of a process that "
-        "loads the graph and fits the method at the largest label count of Figure 1; reweight is the paper's JuryGCN, "
-        "gcn + verdict what a user of Jury runs."
+        "Time: jurors and verdicts of all nodes, compared with retraining every juror for 100 epochs, on the "
+        "receptive field of its labels (this library's training) and full-batch on the whole graph (ordinary "
+        f"training, {EPOCHS_TIMED} epochs timed). One juror is timed and multiplied by the number of labels. All are "
+        f"timed alternately in one process, the best of {REPEATS}. Jurors are linearised on Reddit and its stand-in, "
+        f"which has Reddit's features, classes and mean degree, and a {SHARE}th of its nodes. Memory: the peak of a "
+        "process that loads the graph and fits the method at the largest label count of Figure 1. reweight is the "
+        "paper's JuryGCN; gcn + verdict is a GCN with the verdict of its jury."
     ),
     cells=cells,
     measure=measure,

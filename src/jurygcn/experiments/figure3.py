@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 TWO_ALPHA, QUICK_TWO_ALPHA = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4), (0.05, 0.2, 0.4)
 TAU, QUICK_TAU = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0), (0.0, 2.0, 3.0)
-STEP = 3  # the paper looks at its third query step and its third label count
+STEP = 3  # the paper uses its third query step and its third label count
 PARTS = {"2α": "2α, active learning by width", "τ": "τ, reweighted training"}
 
 
 def cells(scope: Scope) -> Iterator[Cell]:
-    """All values on a split before the next split."""
+    """All values on one split, then the next split."""
     names = ("cora",) if scope.quick else (*CITATION, fourth_graph())
     values = {"2α": QUICK_TWO_ALPHA, "τ": QUICK_TAU} if scope.quick else {"2α": TWO_ALPHA, "τ": TAU}
     for dataset in names:
@@ -102,10 +102,10 @@ def draw(frame: pd.DataFrame) -> Figure:
 EXPERIMENT = Experiment(
     title="Figure 3: sensitivity to α and τ",
     about=(
-        "Left: the paper's active learning (widest interval, influence jurors) at its third query step, over 2α, one "
-        "minus the coverage that jackknife+ guarantees. Right: the paper's reweighting at the third label count of "
-        "Figure 1, over τ; 0 is ordinary training. The errata are corrected. Bands are standard errors over runs. The "
-        "paper prints no numbers: it finds Micro-F1 to fall slightly with α, and hardly to depend on τ."
+        "Left: the paper's active learning (widest interval, influence jurors) at its third query step, by 2α; "
+        "jackknife+ guarantees coverage 1 - 2α. Right: the paper's reweighting at the third label count of Figure "
+        "1, by τ; 0 is ordinary training. The errata are corrected. Bands are standard errors over runs. The paper "
+        "prints no numbers. It reports that Micro-F1 falls slightly with α and hardly depends on τ."
     ),
     cells=cells,
     measure=measure,

@@ -1,4 +1,4 @@
-"""The paper's four graphs; where Reddit's files are missing, a synthetic stand-in under its own name."""
+"""The paper's four graphs; a synthetic stand-in, named as such, if Reddit's files are missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ CITATION = ("cora", "citeseer", "pubmed")
 REDDIT = "reddit"
 STAND_IN = "reddit-like"
 NAMES = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "PubMed", REDDIT: "Reddit", STAND_IN: "Reddit's stand-in"}
-_SHARE, _DEGREE = 50, 50  # of the stand-in for learning: a fiftieth of the nodes, and a tenth of the degree
+_SHARE, _DEGREE = (
+    50,
+    50,
+)  # the stand-in for training has a fiftieth of Reddit's nodes and mean degree 50, a tenth of Reddit's
 
 
 def fourth_graph() -> str:
@@ -48,5 +51,5 @@ def stand_in(*, share: int, degree: int | None = None, seed: int = 0) -> Data:
 
 
 def counterpart(name: str) -> str:
-    """The paper's graph that this one stands for."""
+    """The paper's graph that this one replaces."""
     return REDDIT if name == STAND_IN else name

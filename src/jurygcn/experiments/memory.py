@@ -1,4 +1,4 @@
-"""Peak memory of a method. It is a property of a process, so every measurement has one of its own."""
+"""Peak memory of a method, measured in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jurygcn.models.gcn import GCN
 from jurygcn.models.training import train
 
 VERDICT = "gcn + verdict"
-# What a child runs. It takes no module from the caller's folder, which Python has put first on the path as ''.
+# The child's program. It removes the caller's folder, '', from the path, so that no module of it is imported.
 CHILD = """
 import sys
 home = sys.argv.pop(1)
@@ -34,9 +34,9 @@ main()
 
 
 def peak_mb() -> float:
-    """The most memory that this process ever had resident, in MB."""
+    """The peak resident memory of this process, in MB."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the parent process had when it started this one
+    if status.exists():  # getrusage would include the parent process's memory
         line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM"))
         return float(line.split()[1]) / 1024
     try:
@@ -47,14 +47,14 @@ def peak_mb() -> float:
 
 
 def measured_apart(dataset: str, labels: int, method: str, seed: int) -> Row:
-    """Micro-F1 in %, peak memory, and the part of it that graph and libraries take, from a process of its own."""
+    """Micro-F1 in %, peak memory, and its part for graph and libraries, measured in a separate process."""
     arguments = json.dumps({"dataset": dataset, "labels": labels, "method": method, "seed": seed})
-    home = str(Path(__file__).parents[2])  # the folder that this package lies in
+    home = str(Path(__file__).parents[2])  # the folder of this package
     command = [sys.executable, "-c", CHILD, home, arguments, str(torch.get_num_threads())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     if done.returncode:
         raise SettingError(
-            f"expected to measure {method} on {dataset} in a process of its own, got exit code {done.returncode} "
+            f"expected to measure {method} on {dataset} in a separate process, got exit code {done.returncode} "
             f"({(done.stderr.strip().splitlines() or ['killed'])[-1]}); free memory, or leave figure2 out"
         )
     found: Row = json.loads(done.stdout.strip().splitlines()[-1])
@@ -62,7 +62,7 @@ def measured_apart(dataset: str, labels: int, method: str, seed: int) -> Row:
 
 
 def measure_here(dataset: str, labels: int, method: str, seed: int) -> Row:
-    """The same in this process."""
+    """The same measurement in this process."""
     load(dataset)
     before = peak_mb()
     measure = verdict_of_everyone if method == VERDICT else figure1.measure
@@ -71,7 +71,7 @@ def measure_here(dataset: str, labels: int, method: str, seed: int) -> Row:
 
 
 def verdict_of_everyone(dataset: str, labels: int, seed: int) -> Row:
-    """Train the GCN without dropout, and let the jury judge all nodes."""
+    """Train the GCN without dropout, and compute the verdict on all nodes."""
     data = load(dataset)
     split = paper_split(data, seed=seed)
     nodes = random_labels(split.pool, labels, seed=seed)
@@ -82,6 +82,6 @@ def verdict_of_everyone(dataset: str, labels: int, seed: int) -> Row:
 
 
 def main() -> None:
-    """Measure what the command line says, as a child of `measured_apart`."""
+    """The child process of `measured_apart`: measure the cell in the arguments."""
     torch.set_num_threads(int(sys.argv[2]))
     print(json.dumps(measure_here(**json.loads(sys.argv[1]))))

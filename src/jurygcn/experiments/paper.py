@@ -1,4 +1,4 @@
-"""The numbers that the paper reports, to stand beside ours."""
+"""The numbers that the paper reports, for comparison with ours."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def shown(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
 EXPERIMENT = Experiment(
     title="Table 1: statistics of the datasets",
     about=(
-        "Undirected edges without self-loops and repetitions, each counted once; the paper counts links as they are in "
-        "the source for the citation graphs, and both directions for Reddit."
+        "Undirected edges without self-loops and duplicates, each counted once. The paper counts the source's links "
+        "for the citation graphs, and both directions for Reddit."
     ),
     cells=cells,
     measure=measure,

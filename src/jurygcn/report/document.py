@@ -13,7 +13,7 @@ from jurygcn.errors import DataError
 from jurygcn.io.files import read_json, write_text
 from jurygcn.io.fingerprints import sealed, unsealed
 from jurygcn.report.page import render
-from jurygcn.report.possible import check_content
+from jurygcn.report.validation import check_content
 
 FORMAT = 2
 FILE = "report.json"

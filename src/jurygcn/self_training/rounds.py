@@ -1,4 +1,4 @@
-"""Self-training with few labels: nodes that the jury is sure of become training nodes."""
+"""Self-training with few labels: nodes with high p-values get pseudo-labels and become training nodes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class SelfTraining:
 def self_train(
     data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0, **settings: Any
 ) -> SelfTrained:
-    """Train a GCN on few labels and on pseudo-labels that the jury is sure of.
+    """Train a GCN on few labels and on pseudo-labels with high p-values.
 
     The teachers are GCNs on features averaged over several hops. They are trained on the labels. Their juries give
     each class of each node a p-value. In each class the nodes with the highest product of probability and weight get a

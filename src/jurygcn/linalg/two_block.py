@@ -1,4 +1,4 @@
-"""The curvature of Theorem 1 as printed, solved in closed form for two layers."""
+"""A direct solver for matrices with two diagonal blocks, such as Theorem 1's as printed for a two-layer GCN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from jurygcn.linalg.solution import Solution, solve_and_refine
+from .solution import Solution, solve_and_refine
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class TwoBlock:
     .. math:: \begin{pmatrix} D_1 & B \\ B^\top & D_2 \end{pmatrix}^{-1}
         \quad\text{through}\quad S = D_2 - B^\top D_1^{-1} B
 
-    B is read off one product with the last block's unit vectors, so the system is only hC × hC. A matrix without this
-    shape fails the check of the residual.
+    B comes from one product with the last block's unit vectors, so the system is only hC × hC. A matrix without this
+    structure fails the check of the residual.
 
     Args:
         last: the size of the last block.
-        tolerance: the largest relative residual that is accepted.
+        tolerance: the largest accepted relative residual.
     """
 
     last: int
@@ -31,7 +31,7 @@ class TwoBlock:
     name: ClassVar[str] = "two-block"
 
     def prepare(self, operator: Any) -> PreparedTwoBlock:
-        """Read off B and factorise S."""
+        """Compute B and S."""
         first = operator.size - self.last
         units = torch.zeros(operator.size, self.last, dtype=operator.dtype, device=operator.device)
         units[first:] = torch.eye(self.last, dtype=operator.dtype, device=operator.device)

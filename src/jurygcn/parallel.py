@@ -222,7 +222,7 @@ class DaskCrew:
 
     def __init__(self, client: Any) -> None:
         self.client, self.dask = client, _distributed()
-        with self._speaking(final=True):
+        with self._connection_errors(final=True):
             client.wait_for_workers(1, timeout=PATIENCE)
             answers = client.run(_clear_function, on_error="return").values()
             self.size = int(sum(client.nthreads().values()))
@@ -235,7 +235,7 @@ class DaskCrew:
         parcel.threads = 1
         source, under_way = iter(batches), deque[Any]()
         try:
-            with self._speaking():
+            with self._connection_errors():
                 there = self.client.scatter(parcel, broadcast=True, hash=False)
             for wanted in (2 * self.size, *[1] * len(batches)):
                 for batch in islice(source, wanted):
@@ -249,7 +249,7 @@ class DaskCrew:
                 self.client.run(_clear_function, on_error="ignore")
 
     def _result(self, future: Any) -> Any:
-        with self._speaking():
+        with self._connection_errors():
             error = future.exception()
             if error is None:
                 return future.result()
@@ -258,7 +258,7 @@ class DaskCrew:
         raise error  # the function's own
 
     @contextmanager
-    def _speaking(self, *, final: bool = False) -> Iterator[None]:
+    def _connection_errors(self, *, final: bool = False) -> Iterator[None]:
         """Raise ClusterError for a lost scheduler, WorkerLostError for a lost worker."""
         try:
             yield

@@ -142,9 +142,8 @@ class History:
         """Raise SettingError if the settings differ from those of the saved run."""
         other = {key for key in {*settings, *self.settings} if settings.get(key) != self.settings.get(key)}
         if other:
-            key = min(
-                other, key=lambda name: (name == "split", name)
-            )  # name the split last, because it also differs if the seed does
+            # name the split last, because it also differs if the seed does
+            key = min(other, key=lambda name: (name == "split", name))
             raise SettingError(
                 f"expected the settings that {path.name} began with, got {key} {settings.get(key)!r} instead of "
                 f"{self.settings.get(key)!r}; use the same, or another file"

@@ -98,9 +98,8 @@ def run(
     learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
     with ExitStack() as stack:
         if path is not None:
-            stack.enter_context(
-                changing(path, patience=0)
-            )  # the lock prevents two runs from overwriting each other's answers
+            # the lock prevents two runs from overwriting each other's answers
+            stack.enter_context(changing(path, patience=0))
             if path.exists():
                 history = History.load(path)
                 history.check_same(settings, path)

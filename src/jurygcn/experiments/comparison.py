@@ -45,9 +45,8 @@ from jurygcn.verdict import RANKINGS
 JURY, GCN, CONFORMAL = "jury", "gcn", "split conformal"
 SOFTMAX = ("max_probability", "entropy")
 SAME = "the same GCN"
-PLAIN = learning.GCNClassifier(
-    dropout=0.0
-)  # the jury needs a model at its optimum; other methods use the same model where they can
+# The jury needs a model at its optimum, so without dropout; other methods use the same model where they can.
+PLAIN = learning.GCNClassifier(dropout=0.0)
 LABELS, SPLITS, ALPHA = 60, 10, 0.1
 LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of PubMed's 3
 

@@ -13,10 +13,7 @@ CITATION = ("cora", "citeseer", "pubmed")
 REDDIT = "reddit"
 STAND_IN = "reddit-like"
 NAMES = {"cora": "Cora", "citeseer": "Citeseer", "pubmed": "PubMed", REDDIT: "Reddit", STAND_IN: "Reddit's stand-in"}
-_SHARE, _DEGREE = (
-    50,
-    50,
-)  # the stand-in for training has a fiftieth of Reddit's nodes and mean degree 50, a tenth of Reddit's
+_SHARE, _DEGREE = 50, 50  # the stand-in has a fiftieth of Reddit's nodes and mean degree 50, a tenth of Reddit's
 
 
 def fourth_graph() -> str:

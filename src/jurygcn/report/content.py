@@ -189,9 +189,7 @@ def _edges(jury: Jury, detailed: Tensor) -> dict[str, Any]:
         both = both[:, chosen[both[0]]]
         both = both[:, both[0].argsort(stable=True)]
         count = torch.bincount(both[0], minlength=len(chosen))
-        place = (
-            torch.arange(both.shape[1]) - (count.cumsum(0) - count)[both[0]]
-        )  # the edge's rank among those of its node
+        place = torch.arange(both.shape[1]) - (count.cumsum(0) - count)[both[0]]  # rank among its node's edges
         pairs = both[:, place < MAX_NEIGHBOURS].sort(dim=0).values.unique(dim=1)[:, :MAX_EDGES]
     return {"pairs": pairs.T.flatten().tolist(), "complete": complete}
 

@@ -117,7 +117,7 @@ def to_the_minimum(model: nn.Module, data: Data, nodes: Tensor, weights: Tensor)
 
 
 def seen_by(model: nn.Module, data: Data, nodes: Tensor) -> tuple[Data, Tensor]:
-    """The part of the graph that decides the outputs at ``nodes``, and their positions in it."""
+    """The part of the graph that determines the outputs at ``nodes``, and their positions in it."""
     part, positions = local_graph(data, nodes, num_hops(model))
     part.y = torch.zeros(part.num_nodes, dtype=data.y.dtype).index_put_((positions,), data.y[nodes])
     return part, positions

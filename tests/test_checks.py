@@ -31,12 +31,12 @@ def test_finite_numbers_whose_sum_overflows_are_finite():
 
 @pytest.mark.parametrize("value", [True, "1", None, math.nan, math.inf, -0.1])
 def test_settings_that_are_no_numbers(value: object):
-    with pytest.raises(SettingError, match="speed must be a finite number"):
+    with pytest.raises(SettingError, match="expected speed as a finite number"):
         check_real(value, "speed")
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", 0, 11])
 def test_counts_that_are_none(value: object):
-    with pytest.raises(SettingError, match="rounds must be a whole number between 1 and 10"):
+    with pytest.raises(SettingError, match="expected rounds as a whole number between 1 and 10"):
         check_count(value, "rounds", most=10)
     assert check_count(10, "rounds", most=10) == 10

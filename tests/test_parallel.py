@@ -227,7 +227,7 @@ class Deadly:
 
 
 def test_a_batch_that_kills_every_worker_is_done_here(workers):
-    with pytest.warns(JuryWarning, match="done here"):
+    with pytest.warns(JuryWarning, match="run in this process"):
         assert list(map_batches(Deadly(), range(6), parallel=workers)) == list(range(6))
 
 

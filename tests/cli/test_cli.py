@@ -77,21 +77,21 @@ def test_quantify_writes_and_prints(tmp_path):
     assert sum(row["trained_on"] == "True" for row in rows) == saved["jury"]["jurors"] == len(saved["train_nodes"])
 
 
-def test_quantify_asks_for_a_second_opinion_unless_told_not_to(tmp_path):
+def test_quantify_uses_the_ridge_panel_by_default(tmp_path):
     arguments = ("quantify", "digits", "--labels", 40, *FAST, "--out")
     with_it, without = (
         run_json(*arguments, tmp_path / "with"),
         run_json(*arguments, tmp_path / "without", "--no-panel"),
     )
-    assert with_it["test"]["opinion_auroc"] > 0.8  # digits are easy
-    assert without["test"].pop("opinion_auroc") is None
+    assert with_it["test"]["panel_auroc"] > 0.8  # digits are easy
+    assert without["test"].pop("panel_auroc") is None
     assert with_it["test"].items() > without["test"].items()
     for folder, there in (("with", True), ("without", False)):
         with (tmp_path / folder / "verdict.csv").open(newline="") as file:
             assert ("panel_doubt" in next(csv.reader(file))) == there
         report = json.loads((tmp_path / folder / "report.json").read_text())
-        assert ("opinion" in report["rows"]) == there
-        assert ("opinion" in [column["key"] for column in report["columns"]]) == there
+        assert ("panel" in report["rows"]) == there
+        assert ("panel" in [column["key"] for column in report["columns"]]) == there
 
 
 def test_quantify_json_ranks_nodes():
@@ -145,7 +145,7 @@ def test_checkpoint_remembers_its_run(tmp_path):
     named.rename(tmp_path / "other.json")
     result = run("quantify", "karate", "--model", moved)
     assert result.exit_code == 0
-    assert result.stderr.startswith("Note: the checkpoint does not say what it was trained on")
+    assert result.stderr.startswith("Note: the training nodes of the checkpoint are unknown")
 
 
 def test_a_run_beside_a_checkpoint_that_is_not_its_own(tmp_path):

@@ -75,7 +75,7 @@ def test_a_graph_without_labels_learns_those_of_a_file(graph: Path, tmp_path: Pa
 
 def test_too_many_labels_name_the_way_out(graph: Path):
     said = refuses("train", graph, "--labels", 19)
-    assert "kept for testing" in said
+    assert "are for testing" in said
     assert "--train-nodes all" in said
 
 

@@ -21,7 +21,7 @@ from jurygcn.errors import DataNotice, JuryWarning
     ("arguments", "message"),
     [
         (("train", "karat"), "did you mean 'karate'"),
-        (("train", "no/such.npz"), "got nothing there"),
+        (("train", "no/such.npz"), "got nothing;"),
         (("train", "karate", "--labels", 0), "got 0"),
         (("train", "karate", "--labels", 30), "between 1 and 15 labels"),
         (("train", "karate", "--labels", 3, "--per-class", 1), "--labels and --per-class"),
@@ -40,7 +40,7 @@ from jurygcn.errors import DataNotice, JuryWarning
         (("quantify", "karate", "--alpha", "nan"), "alpha"),
         (("quantify", "karate", "--solver", "magic"), "auto, direct"),
         (("quantify", "karate", "--curvature", "flat"), "ggn, hessian, printed"),
-        (("quantify", "karate", "--curvature", "hessian", *FAST), "need curvature='ggn'"),
+        (("quantify", "karate", "--curvature", "hessian", *FAST), "expected curvature='ggn'"),
         (("quantify", "karate", "--leave-out", "two"), "newton, influence"),
         (("quantify", "karate", "--diffusion", "-1"), "--diffusion"),
         (("quantify", "karate", "--model", "missing.pt"), "got no such file"),
@@ -86,7 +86,7 @@ class Malicious:
     ("state", "message"),
     [
         (GCN(7, 4, 2).state_dict(), "from 34 features to 4 classes for karate, got model.pt from 7 to 2"),
-        (OrderedDict({"weights.0": torch.ones(34, 5), "weights.1": torch.ones(6, 4)}), "follow each other"),
+        (OrderedDict({"weights.0": torch.ones(34, 5), "weights.1": torch.ones(6, 4)}), "consecutive layers"),
         (OrderedDict({"conv1.weight": torch.ones(34, 4)}), "weights.0, weights.1, ..."),
         (torch.ones(3), "got Tensor"),
         ({"weights.0": torch.ones(3)}, "a matrix of numbers per layer"),
@@ -103,7 +103,7 @@ def test_pickled_checkpoint_is_not_run(tmp_path):
     proof = tmp_path / "proof"
     for content in (Malicious(proof), {"weights.0": Malicious(proof)}):
         torch.save(content, tmp_path / "model.pt")
-        assert "nothing in it was run" in refuses("quantify", "karate", "--model", tmp_path / "model.pt")
+        assert "none of it was run" in refuses("quantify", "karate", "--model", tmp_path / "model.pt")
         assert not proof.exists()
     (tmp_path / "model.pt").write_bytes(b"no checkpoint at all")
     assert "weights-only" in refuses("quantify", "karate", "--model", tmp_path / "model.pt")

@@ -21,7 +21,7 @@ def test_from_a_folder(tmp_path: Path):
     page = (results / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "Verdict on karate" in page
-    assert "The gradient is" in page  # health was examined
+    assert "The relative gradient is" in page  # health was examined
     elsewhere = run_json("report", results / "report.json", "--out", tmp_path / "new" / "page.html")
     assert elsewhere["files"] == [str(tmp_path / "new" / "page.html")]
     assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8") == page
@@ -36,14 +36,14 @@ def test_quantify_writes_the_page(tmp_path: Path):
     assert "correlation" in result.stdout  # and the doctor's report is printed
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert run_json(*QUANTIFY, "--votes", "linearized", "--report", page)["files"] == [str(page)]
-    assert "were not worked out" in page.read_text(encoding="utf-8")
+    assert "were not computed" in page.read_text(encoding="utf-8")
 
 
 def test_the_page_is_about_the_test_nodes(tmp_path: Path):
     shown = run_json(*QUANTIFY, "--out", tmp_path)
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
-    assert tiles["Sets that hold"] == f"{100 * shown['test']['set_coverage']:.1f}".removesuffix(".0") + " %"
+    assert tiles["Coverage"] == f"{100 * shown['test']['set_coverage']:.1f}".removesuffix(".0") + " %"
     assert shown["files"] == [str(tmp_path / name) for name in ("verdict.csv", "report.json", "run.json")]
 
 
@@ -62,7 +62,7 @@ def test_refusals(tmp_path: Path):
     assert "quantify --out" in refuses("report", tmp_path)
     assert "quantify --out" in refuses("report", tmp_path / "nothing")
     (tmp_path / "report.json").write_text("{}")
-    assert "write it anew" in refuses("report", tmp_path)
+    assert "write it again" in refuses("report", tmp_path)
     assert "got the folder" in refuses(*QUANTIFY, "--report", tmp_path)
-    assert "in the way" in refuses(*QUANTIFY, "--report", tmp_path / "report.json" / "page.html")
+    assert "no permission in" in refuses(*QUANTIFY, "--report", tmp_path / "report.json" / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

@@ -32,7 +32,7 @@ def test_unknown_name_without_a_near_one():
 
 @pytest.mark.parametrize("path", ["no/such/place", "missing.npz", "table.csv"])
 def test_paths_that_are_not_there(path):
-    with pytest.raises(DataError, match="got nothing there; check the path"):
+    with pytest.raises(DataError, match="got nothing; check the path"):
         load_dataset(path)
 
 

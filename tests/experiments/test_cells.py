@@ -105,5 +105,5 @@ def test_lines_of_earlier_versions_count(tmp_path: Path):
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path):
     (tmp_path / "busy").write_text("", encoding="utf-8")
-    with pytest.raises(SettingError, match="expected to keep results"):
+    with pytest.raises(SettingError, match="expected to save results"):
         cells(tmp_path / "busy")

@@ -161,7 +161,7 @@ def test_the_command_writes_tables_and_goes_on(tmp_path: Path):
     options = ("digits", "--labels", 40, "--splits", 1, "--methods", "jury, energy", "--no-left-out", "--out", tmp_path)
     result = run("evaluate", *options)
     assert result.exit_code == 0, result.output
-    assert "Catching wrong predictions" in result.stdout
+    assert "Detecting wrong predictions" in result.stdout
     kept = (tmp_path / "evaluation.jsonl").read_bytes()
     found = run_json("evaluate", *options)
     assert (tmp_path / "evaluation.jsonl").read_bytes() == kept

@@ -73,7 +73,7 @@ def test_every_experiment_has_cells_that_json_can_hold_and_no_two_alike():
 def test_unknown_names_and_no_runs_are_refused(tmp_path: Path):
     with pytest.raises(SettingError, match="expected one of table1"):
         reproduce("table3", out=tmp_path)
-    with pytest.raises(SettingError, match="runs must be a whole number between 1 and 10000, got"):
+    with pytest.raises(SettingError, match="expected runs as a whole number between 1 and 10000, got"):
         reproduce("table1", out=tmp_path, runs=0)
     assert list(tmp_path.iterdir()) == []
 

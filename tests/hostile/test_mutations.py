@@ -217,7 +217,7 @@ def run_file(scratch: Path) -> Reader:
     def read(folder: Path) -> Any:
         found = recorded_beside(folder / "model.pt", karate, model)
         if found.train_nodes is None:  # then the command says that it does not know
-            raise JuryError("the checkpoint does not say what it was trained on")
+            raise JuryError("the training nodes of the checkpoint are unknown")
         return [found.train_nodes, found.weight_decay]
 
     changes = {mutators.any_bytes: SEALED, mutators.some_json: SEALED, mutators.sealed_json: FREE}

@@ -278,9 +278,9 @@ class Detached(torch.nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Noisy(), "Two forward passes"),
-        (Detached(), "do not depend on its parameters"),
-        (torch.nn.Module(), "no trainable parameters"),
+        (Noisy(), "two forward passes"),
+        (Detached(), "that depend on the model's parameters"),
+        (torch.nn.Module(), "expected trainable parameters, got none"),
         (GCN(4, 3, 2), "3 classes"),
         (GCN(5, 3, 3), "5 features"),
     ],

@@ -131,7 +131,7 @@ def test_what_cannot_be_asked():
     data = graph()
     model = GCN(8, 4, 3)
     train(model, data, NODES, epochs=2)
-    with pytest.raises(SettingError, match="no ridge panel"):
+    with pytest.raises(SettingError, match="expected a verdict with the ridge panel"):
         Jury(model, data, NODES).fit().verdict().ranking(by="panel_doubt")
     numbers = copy.copy(data)
     numbers.y = torch.randn(90)

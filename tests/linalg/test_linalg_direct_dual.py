@@ -65,7 +65,7 @@ def test_dual_needs_the_low_rank_form():
 def test_dual_needs_a_positive_diagonal(value):
     operator = uneven()
     operator.diagonal[7] = value
-    with pytest.raises(SolverError, match=r"weight decay, which must be positive .* damping"):
+    with pytest.raises(SolverError, match=r"positive weight decay for every parameter.* damping"):
         Dual().prepare(operator)
     assert Dual().prepare(shift(operator, 0.5)).solve(draw(60, 1)).converged
 

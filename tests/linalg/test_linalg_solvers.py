@@ -141,11 +141,11 @@ def test_random_positive_definite_systems(solver, seed, eigenvalues):
 def test_what_is_not_finite_is_refused(solver, bad):
     block = draw(60, 2)
     block[3, 1] = bad
-    with pytest.raises(SolverError, match="right-hand sides must be finite"):
+    with pytest.raises(SolverError, match="finite values in the right-hand sides"):
         solver.prepare(low_rank()).solve(block)
     rows = draw(5, 60)
     rows[2, 2] = bad
-    with pytest.raises(SolverError, match="must be finite"):
+    with pytest.raises(SolverError, match="expected finite values"):
         solver.prepare(LowRank(torch.ones(60, dtype=torch.float64), DenseFactor(rows))).solve(draw(60, 2))
 
 

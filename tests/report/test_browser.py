@@ -175,7 +175,7 @@ def test_drivers_are_named_with_their_sign(visit):
     assert lines[1] >= int((drawn < 0).sum())
     last = int(verdict.ranking()[-1])
     tab.goto(tab.url.split("#")[0] + f"#node={last}")
-    assert "Not kept for this node" in tab.locator("#node").inner_text()
+    assert "Not available for this node" in tab.locator("#node").inner_text()
 
 
 def test_markup_in_names_is_text(visit):
@@ -217,4 +217,4 @@ def test_regression_page(visit):
     assert widths == sorted(widths, reverse=True)
     tab.locator("#rows button").nth(3).click()
     assert tab.locator("#node svg").first.is_visible()
-    assert "Labels still possible" not in tab.locator("#node").inner_text()
+    assert "Possible labels" not in tab.locator("#node").inner_text()

@@ -151,7 +151,7 @@ def test_regression():
     assert rows["upper"][place] == pytest.approx(float(verdict.upper[8]), rel=1e-3)
     assert rows["truth"][rows["node"].index(7)] is None
     tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
-    assert tiles["Intervals that hold"].endswith("%")
+    assert tiles["Coverage"].endswith("%")
     assert set(content["charts"]["scores"]["series"]) <= {"inside", "outside", "unknown"}
 
 
@@ -181,7 +181,7 @@ def test_saving_and_loading(tmp_path: Path):
         Report.load(tmp_path / "nowhere")
     for text in ("{", "[]", '{"format": 9}', '{"format": 1, "title": "t"}'):
         (tmp_path / "report.json").write_text(text)
-        with pytest.raises(DataError, match="write it anew"):
+        with pytest.raises(DataError, match="write it again"):
             Report.load(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_a_report_that_cannot_be_is_refused(tmp_path: Path, forgery: str):
     del document["digest"]
     FORGED[forgery](document)
     path.write_text(json.dumps(sealed(document)))
-    with pytest.raises(DataError, match="write it anew"):
+    with pytest.raises(DataError, match="write it again"):
         Report.load(tmp_path)
 
 

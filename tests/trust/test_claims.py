@@ -62,7 +62,7 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     "retrained, another fixed setting": ({"leave_out": "retrain"}, {"diffusion": 1}, "promise", 0.8, "theorem"),
     "retrained, APS": ({"leave_out": "retrain"}, {"diffusion": 0, "nonconformity": "aps"}, "promise", 0.8, "theorem"),
     "retrained, some jurors": ({"leave_out": "retrain", "max_jurors": 20}, {"diffusion": 0}, "promise", 0.8, "theorem"),
-    "retrained, averages chosen": ({"leave_out": "retrain"}, {}, "target", 0.9, "chosen by the same labels"),
+    "retrained, averages chosen": ({"leave_out": "retrain"}, {}, "target", 0.9, "chosen with the same labels"),
     "retrained from the trained model": (
         {"leave_out": "retrain", "retraining": Retraining(epochs=5, start="warm")},
         {"diffusion": 0},
@@ -91,8 +91,8 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
         None,
         "chosen actively",
     ),
-    "newton": ({}, {"diffusion": 0}, "target", 0.9, "estimated, and were not compared with retrained ones"),
-    "newton, averages chosen": ({}, {}, "target", 0.9, "chosen by the same labels"),
+    "newton": ({}, {"diffusion": 0}, "target", 0.9, "estimated and were not compared with retrained ones"),
+    "newton, averages chosen": ({}, {}, "target", 0.9, "chosen with the same labels"),
     "newton, linearised": ({"votes": "linearized", "rank": 8}, {"diffusion": 0}, "target", 0.9, "to first order"),
     "newton, labels per class": ({"chosen": PER_CLASS}, {}, "target", 0.9, "on average over classes"),
     "newton, labels chosen actively": ({"chosen": ACTIVE}, {}, "none", None, "chosen actively"),
@@ -294,7 +294,7 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
     for name, nodes in (("random", drawn(data, 40)), ("hubs", degree_of(data).argsort(descending=True)[:40])):
         jury = jury_on(data, nodes)
         content = report_on(jury, jury.verdict()).content
-        tile = next(tile for tile in content["headline"] if tile["what"] == "Sets that hold")
+        tile = next(tile for tile in content["headline"] if tile["what"] == "Coverage")
         claims[name] = (tile["note"], " ".join(content["notes"]))
     assert "target: 90%" in claims["random"][0]
     assert "Label sets: the target is that 90% hold the truth. This is not proven." in claims["random"][1]

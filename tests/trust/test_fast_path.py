@@ -105,7 +105,7 @@ def test_a_forward_that_uses_another_model_is_refused():
     """A closure keeps the parameters of the model it was made from, which no juror can move."""
     model = GCN(F, 8, 3).double().eval()
     forward_replaced(model)
-    with pytest.raises(ModelError, match="do not depend on its parameters"):
+    with pytest.raises(ModelError, match="that depend on the model's parameters"):
         Jury(model, made(dtype=torch.float64), torch.arange(8))
 
 

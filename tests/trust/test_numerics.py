@@ -291,7 +291,7 @@ def test_frozen_parameters_are_constants_and_reported():
     assert "frozen" in " ".join(health.advice)
     assert jury.jurors.steps.shape[1] == model.weights[1].numel()
     model.weights[1].requires_grad_(False)
-    with pytest.raises(ModelError, match="no trainable"):
+    with pytest.raises(ModelError, match="expected trainable"):
         Jury(model, data, NODES)
 
 

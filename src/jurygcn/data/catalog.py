@@ -111,5 +111,5 @@ def _load_path(path: Path, given: str) -> Data:
         )
     if path.suffix or len(path.parts) > 1:
         raise DataError(f"expected a file or folder at {path}, got nothing; check the path")
-        find_dataset(given)
+    find_dataset(given)
     raise AssertionError("unreachable: known names are loaded before")

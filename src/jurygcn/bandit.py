@@ -91,7 +91,7 @@ class Game:
 
 
 class State:
-    """All that a policy knows: the graph, the arms played and their observed rewards. True means are not in it."""
+    """The input of a policy: the graph, the arms played and their observed rewards, without the true means."""
 
     def __init__(self, data: Data, play: Play, seed: int) -> None:
         self.data, self.play, self.seed = data, play, seed

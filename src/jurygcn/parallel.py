@@ -2,7 +2,7 @@
 
 ``parallel`` chooses where the work runs:
 
-- ``None``: in this process, or wherever a surrounding ``joblib.parallel_config`` says;
+- ``None``: in this process, or where a surrounding ``joblib.parallel_config`` chooses;
 - ``"serial"``: in this process;
 - ``2``, ``-1`` (all cores), ``"processes:2"``: on local processes, through joblib;
 - ``"dask://host:port"``: on the Dask cluster with this scheduler.

@@ -81,7 +81,7 @@ def test_tasks_say_why_and_what_is_around(town):
     assert [task.node for task in tasks] in ([4, 6], [6, 4])
     four = next(task for task in tasks if task.node == 4)
     assert (four.name, four.score) == ("house 4", 2.0)
-    assert four.reason.startswith("it has many neighbours; the model says ")
+    assert four.reason.startswith("it has many neighbours; the model predicts ")
     assert four.prediction in town.class_names
     assert 0.5 <= four.probability <= 1.0
     assert four.neighbours == "0 left & west, 5 right (of 2)"
@@ -100,7 +100,7 @@ def test_the_first_batch_needs_no_label(town):
     tasks = next_tasks(town, {}, batch=2, recipe=FAST)
     assert len({task.node for task in tasks}) == 2
     assert tasks[0].prediction == ""
-    assert "no label is known yet" in tasks[0].reason
+    assert "without labels there is no prediction yet" in tasks[0].reason
     assert "predictions" not in label_studio_tasks(tasks)[0]
 
 

@@ -29,7 +29,7 @@ class Recipe:
 class Schedule:
     """The number of labels after each step.
 
-    The paper does not say whether its query sizes count the initial labels. With ``count_initial`` they do:
+    The paper does not state whether its query sizes count the initial labels. With ``count_initial`` they do:
     the number of labels starts at ``initial`` and then takes the multiples of ``step`` up to ``budget``. Without it,
     each step queries ``step`` nodes, ``budget`` in total, in addition to the initial labels.
     """

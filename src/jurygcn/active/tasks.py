@@ -103,12 +103,14 @@ def scene_of(
 
 def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task:
     words = class_words(scene.data)
-    prediction, probability, view = "", 0.0, "; no label is known yet, so there is no prediction"
+    prediction, probability, view = "", 0.0, "; without labels there is no prediction yet"
     if scene.model is not None:
         chances = scene.probabilities[node]
         order = np.argsort(-chances, kind="stable")
         prediction, probability = words[order[0]], float(chances[order[0]])
-        view = f"; the model says {prediction} ({probability:.0%}), then {words[order[1]]} ({chances[order[1]]:.0%})"
+        view = (
+            f"; the model predicts {prediction} ({probability:.0%}), then {words[order[1]]} ({chances[order[1]]:.0%})"
+        )
     around = scene.statistics.adjacency[node].indices
     known = [int(v) for v in np.sort(around) if int(scene.data.y[v]) >= 0]
     listed = ", ".join(f"{names.text(v)} {words[int(scene.data.y[v])]}" for v in known) or "none labelled"
@@ -209,8 +211,8 @@ def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, Any, 
                         yield about["node"], about.get("name"), _single(choices), place
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(
-                f"{source}, {place}: expected a Label Studio task with a node and at most one choice, got something "
-                f"else ({type(error).__name__}: {listing([error])}); export it as JSON or JSON-MIN"
+                f"{source}, {place}: expected a Label Studio task with a node and at most one choice, got other "
+                f"content ({type(error).__name__}: {listing([error])}); export it as JSON or JSON-MIN"
             ) from None
 
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "doctor": "Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.",
     "report": "Write the results in a folder as one HTML page with tables and charts. It works offline.",
     "evaluate": "Compare the jury with other methods on the same splits of a labelled graph.",
-    "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers beside ours.",
+    "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers for comparison.",
     "active": "Choose the next nodes to label, and add the answers.",
     "data": "List, inspect and download graphs.",
 }

@@ -90,7 +90,7 @@ def report_facts(report: dict[str, Any]) -> dict[str, str]:
     health, fidelity = report["health"], report["fidelity"]
     low, high = health["eigenvalues"]
     facts = {
-        "gradient": f"{health['gradient']:.1e}, {health['relative_gradient']:.1%} of its parts (0 % at the optimum)",
+        "gradient": f"norm {health['gradient']:.1e}, relative {health['relative_gradient']:.1%} (0 % at the optimum)",
         "curvature": f"eigenvalues {low:.1e} to {high:.1e}, damping {health['damping']:g}",
         "solver": f"{health['solver']}; relative residual {health['residual']:.1e}",
     }

@@ -163,7 +163,9 @@ Checkpoint = Annotated[
         "--train-nodes, unless the run.json of jurygcn train is in the same folder.",
     ),
 ]
-Alpha = Annotated[float, real("--alpha", "Level of the interval behind width.", most=0.5, callback=_alpha)]
+Alpha = Annotated[
+    float, real("--alpha", "Level of the jackknife interval whose width is reported.", most=0.5, callback=_alpha)
+]
 LeaveOut = Annotated[
     str,
     typer.Option(

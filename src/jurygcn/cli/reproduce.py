@@ -39,7 +39,7 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", help="Folder for CSV, JSON and PNG files.")] = Path("reproduced"),
     as_json: given.AsJson = False,
 ) -> None:
-    """Regenerate the paper's tables and figures, with the paper's numbers beside ours.
+    """Regenerate the paper's tables and figures, with the paper's numbers for comparison.
 
     Every measured cell is saved in OUT/NAME.jsonl, so the same command continues after an interruption. Reddit is used
     if its files are in the data folder; otherwise a synthetic stand-in, named as such.

@@ -1,9 +1,9 @@
 """The rules for labels:
 
-* Integers 0..C-1 are classes and -1 marks a node without label; `y` comes out as int64.
+* Integers 0..C-1 are classes and -1 marks a node without label; `y` becomes int64.
 * Floats that are all whole numbers are classes too (a table with gaps turns integers into floats);
   NaN marks a node without label.
-* Floats with a fractional part are regression targets: `y` comes out as float32, `num_classes` as 0 and
+* Floats with a fractional part are regression targets: `y` becomes float32, `num_classes` becomes 0 and
   NaN marks a node without target. If most of them are whole numbers, this is an error, unless
     `num_classes = 0` asks for regression.
 * Text (in nodes.csv or a NetworkX graph) is class names, numbered in sorted order.

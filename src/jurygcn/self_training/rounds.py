@@ -152,7 +152,7 @@ def self_train(
     again. By default each round has more pseudo-labels than the last. The final model is a GCN on the graph's own
     features. It is trained on the labels and on the last teachers' predictions for all other nodes.
 
-    Few labels do not say well which features the teachers should use. If you have further labels, pass their nodes as
+    Few labels are not enough to choose the teachers' features well. If you have further labels, pass their nodes as
     ``val_nodes``. Each teacher then goes through the rounds alone, with its own features. The final model learns from
     the ensemble of teachers with the highest accuracy at the validation nodes. No model is trained on validation
     labels, but they choose the teachers, so the accuracy there is no longer an unbiased estimate.

@@ -1,4 +1,4 @@
-"""The second opinion against refitting by hand."""
+"""The ridge panel against refitting by hand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_jurors_of_a_ridge_regression_are_exact(n: int, D: int):
             torch.testing.assert_close(left_out[i], design[i] @ fitted(design[others], targets[others], ridge))
 
 
-def test_opinion_by_hand():
+def test_panel_by_hand():
     """Every regression refitted without every label, weighed by its errors, added up node by node."""
     data = graph()
     views = plain_views(data)
@@ -74,7 +74,7 @@ def test_opinion_by_hand():
     torch.testing.assert_close(found.shares.sum(dim=1), torch.ones(90))
 
 
-def test_verdict_with_a_second_opinion():
+def test_verdict_with_the_panel():
     data = graph()
     model = GCN(8, 4, 3)
     train(model, data, NODES, epochs=20)

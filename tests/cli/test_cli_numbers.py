@@ -89,5 +89,5 @@ def test_a_command_says_what_the_bounds_are():
 
 def test_a_model_that_does_not_fit_is_refused():
     sentence = refuses("train", "karate", "--hidden", 65536, "--layers", 900)
-    assert "A model of 3.86e+12 parameters needs 5.75e+04 GiB to train" in sentence
+    assert "got 3.86e+12 parameters, which need 5.75e+04 GiB" in sentence
     assert "use fewer hidden units or layers" in sentence

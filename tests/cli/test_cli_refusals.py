@@ -29,7 +29,7 @@ from jurygcn.errors import DataNotice, JuryWarning
         (("train", "karate", "--epochs", 0), "epochs"),
         (("train", "karate", "--epochs", "many"), "--epochs"),
         (("train", "karate", "--lr", "nan"), "--lr"),
-        (("train", "karate", "--lr", 0), "lr must be positive"),
+        (("train", "karate", "--lr", 0), "expected lr above 0"),
         (("train", "karate", "--lr", 1e6, "--layers", 9), "lower --lr"),
         (("train", "karate", "--weight-decay", "-1"), "--weight-decay"),
         (("train", "karate", "--weight-decay", "nan"), "--weight-decay"),
@@ -60,9 +60,9 @@ def test_refusals(arguments, message, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("0\n0\n", "more than once"),
+        ("0\n0\n", "expected each node once"),
         ("0\n99\n", "line 2: expected a node number 0..33, got '99'"),
-        ("node\n", "empty"),
+        ("node\n", "expected at least one node"),
         ("\x00\x01", "expected"),
     ],
 )

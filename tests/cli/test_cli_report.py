@@ -32,7 +32,7 @@ def test_quantify_writes_the_page(tmp_path: Path):
     result = run(*QUANTIFY, "--report", page, "--retrain", 2)
     assert result.exit_code == 0, result.output
     assert f"Wrote {page}" in result.stdout
-    assert "2 jurors were retrained to compare with." in page.read_text(encoding="utf-8")
+    assert "2 jurors were retrained for comparison." in page.read_text(encoding="utf-8")
     assert "correlation" in result.stdout  # and the doctor's report is printed
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert run_json(*QUANTIFY, "--votes", "linearized", "--report", page)["files"] == [str(page)]

@@ -163,7 +163,7 @@ def test_a_name_of_several_nodes_is_refused(tmp_path: Path):
     data.node_names = ["ann", "ann", "bob"]
     path = tmp_path / "labels.csv"
     path.write_text("node,label\nann,1\n")
-    with pytest.raises(DataError, match="line 2: expected a node name that one node has, got 'ann'"):
+    with pytest.raises(DataError, match="line 2: expected the name of one node, got 'ann'"):
         read_labels(path, data)
     path.write_text("node,name,label\n1,ann,1\nbob,,0\n")
     assert read_labels(path, data)[0].tolist() == [1, 2]

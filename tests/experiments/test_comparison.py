@@ -126,8 +126,8 @@ def test_what_is_kept_is_not_measured_again(data: Data, tmp_path: Path, monkeypa
         ({"methods": ("jury", "oracle")}, "expected methods of jury"),
         ({"methods": ()}, "expected methods of jury"),
         ({"labels": 100_000}, "labels of the pool"),
-        ({"labels": 1}, "labels must be a whole number of at least 2, got 1"),
-        ({"splits": 0}, "splits must be a whole number between 1 and 10000, got 0"),
+        ({"labels": 1}, "expected labels as a whole number of at least 2, got 1"),
+        ({"splits": 0}, "expected splits as a whole number between 1 and 10000, got 0"),
         ({"alpha": 1.5}, "alpha"),
     ],
 )

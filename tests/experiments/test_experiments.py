@@ -180,7 +180,7 @@ def test_memory_is_that_of_a_process_of_its_own():
 
 
 def test_a_process_that_fails_is_a_sentence():
-    with pytest.raises(SettingError, match="in a process of its own, got exit code 1"):
+    with pytest.raises(SettingError, match="in a separate process, got exit code 1"):
         memory.measured_apart("no such graph", labels=20, method="gcn", seed=0)
 
 

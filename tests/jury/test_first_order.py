@@ -193,7 +193,7 @@ def test_what_cannot_be_linearised_is_refused(medium: Jury):
         with pytest.raises(SettingError, match="votes='exact'"):
             medium.verdict(**question)
     elsewhere = Jury(*given, votes="linearized", parallel=2).fit()
-    with pytest.raises(SettingError, match="parallel=2 does nothing"):
+    with pytest.raises(SettingError, match="expected no parallel and no resume for linearised votes, got parallel=2"):
         elsewhere.verdict()
 
 

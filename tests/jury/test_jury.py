@@ -281,7 +281,7 @@ class Detached(torch.nn.Module):
         (Noisy(), "two forward passes"),
         (Detached(), "that depend on the model's parameters"),
         (torch.nn.Module(), "expected trainable parameters, got none"),
-        (GCN(4, 3, 2), "3 classes"),
+        (GCN(4, 3, 2), r"output per class \(3\)"),
         (GCN(5, 3, 3), "5 features"),
     ],
 )
@@ -313,8 +313,8 @@ def test_settings_that_are_refused(settings: dict, words: str):
     [
         ([0, 99], "between 0 and 5"),
         ([-1], "between"),
-        ([0, 0], "more than once"),
-        ([], "empty"),
+        ([0, 0], "expected each node once"),
+        ([], "expected at least one node"),
         ([0.5], "indices"),
     ],
 )

@@ -297,7 +297,7 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
         tile = next(tile for tile in content["headline"] if tile["what"] == "Coverage")
         claims[name] = (tile["note"], " ".join(content["notes"]))
     assert "target: 90%" in claims["random"][0]
-    assert "Label sets: the target is that 90% hold the truth. This is not proven." in claims["random"][1]
+    assert "Label sets: the target is that 90% contain the truth. This is not proven." in claims["random"][1]
     assert "nothing is claimed" in claims["hubs"][0]
     assert "target" not in claims["hubs"][0]
     assert "other degrees" in claims["hubs"][1]
@@ -308,7 +308,7 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "the target is that 90% hold the truth. This is not proven." in " ".join(quantify().split())
+    assert "the target is that 90% contain the truth. This is not proven." in " ".join(quantify().split())
     assert "no coverage is claimed. The labels were chosen actively" in " ".join(
         quantify("--chosen", "actively").split()
     )

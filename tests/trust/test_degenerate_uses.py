@@ -254,11 +254,11 @@ def test_files_that_are_refused(name: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("0\n0\n", "more than once"),
+        ("0\n0\n", "expected each node once"),
         ("0\n99\n", "99"),
         ("-1\n", "-1"),
         ("0.5\n", "0.5"),
-        ("", "empty"),
+        ("", "expected at least one node"),
         ("cat\n", "cat"),
         ("7\n", "without"),
     ],

@@ -103,7 +103,7 @@ def test_odd_csv(tmp_path, nodes, edges, sentence):
     [
         ({"node_names": ["a", "b"]}, "node_names, a list with one name for each of 3, got 2"),
         ({"node_names": ["a", "b", "c", "d"]}, "for each of 3, got 4"),
-        ({"node_names": ["a", "b", "a"]}, "node_names that differ and are not empty, got 'a' again"),
+        ({"node_names": ["a", "b", "a"]}, "node_names that differ and are not empty, got 'a' twice"),
         ({"node_names": ["a", "", "c"]}, "got an empty one"),
         ({"node_names": [["a", "b", "c"]]}, "node_names as a list of texts"),
         ({"node_names": "abc"}, "node_names as a list of texts"),
@@ -136,7 +136,7 @@ def test_names_in_other_types(tmp_path):
 
 def test_names_in_networkx():
     graph = nx.Graph([(1, "1"), ("1", 2)])
-    with pytest.raises(DataError, match="node_names that differ and are not empty, got '1' again"):
+    with pytest.raises(DataError, match="node_names that differ and are not empty, got '1' twice"):
         as_data(graph, x=np.eye(3))
     with pytest.raises(DataError, match="node_names of Unicode text"):
         as_data(nx.Graph([("\ud800", "b"), ("b", "c")]), x=np.eye(3))

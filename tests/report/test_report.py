@@ -61,7 +61,7 @@ def test_headline_and_charts_are_of_the_test_nodes():
         )
     steps = distance_to_labels(jury.data.edge_index, jury.train_nodes, num_nodes=NODES)[tested]
     assert by_distance["nodes"][0] == int((steps == -1).sum()) == 1  # the last node stands alone
-    assert by_distance["group"][0] == "none in reach"
+    assert by_distance["group"][0] == "not connected"
     assert sum(by_degree["nodes"]) == len(tested)
     few = report_on(jury, verdict, test_nodes=tested[:4]).content
     assert sum(few["charts"]["reliability"]["count"]) == 4
@@ -168,7 +168,7 @@ def test_checkup_in_words():
     asked = report_on(jury, verdict, health=health, fidelity=fidelity).content["checkup"]
     assert asked[0]["state"] == ("good" if health.well else "care")
     assert asked[0]["advice"] == list(health.advice)
-    assert asked[1]["said"] == ["3 jurors were retrained to compare with.", fidelity.advice]
+    assert asked[1]["said"] == ["3 jurors were retrained for comparison.", fidelity.advice]
     assert [part["state"] for part in report_on(jury, verdict).content["checkup"]] == ["unknown", "unknown"]
 
 

@@ -58,7 +58,13 @@ RANDOM, PER_CLASS, ACTIVE = "random", "per class", "actively"
 # What is claimed at level 0.1 with 40 labels; docs/claims.md shows the same rows.
 CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]] = {
     # settings of the jury, of the verdict -> kind, coverage, what the words say
-    "retrained, fixed settings": ({"leave_out": "retrain"}, {"diffusion": 0}, "promise", 0.8, "theorem applies"),
+    "retrained, fixed settings": (
+        {"leave_out": "retrain"},
+        {"diffusion": 0},
+        "promise",
+        0.8,
+        "by the jackknife+ theorem",
+    ),
     "retrained, another fixed setting": ({"leave_out": "retrain"}, {"diffusion": 1}, "promise", 0.8, "theorem"),
     "retrained, APS": ({"leave_out": "retrain"}, {"diffusion": 0, "nonconformity": "aps"}, "promise", 0.8, "theorem"),
     "retrained, some jurors": ({"leave_out": "retrain", "max_jurors": 20}, {"diffusion": 0}, "promise", 0.8, "theorem"),
@@ -93,7 +99,13 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     ),
     "newton": ({}, {"diffusion": 0}, "target", 0.9, "estimated and were not compared with retrained ones"),
     "newton, averages chosen": ({}, {}, "target", 0.9, "chosen with the same labels"),
-    "newton, linearised": ({"votes": "linearized", "rank": 8}, {"diffusion": 0}, "target", 0.9, "to first order"),
+    "newton, linearised": (
+        {"votes": "linearized", "rank": 8},
+        {"diffusion": 0},
+        "target",
+        0.9,
+        "first-order approximations",
+    ),
     "newton, labels per class": ({"chosen": PER_CLASS}, {}, "target", 0.9, "on average over classes"),
     "newton, labels chosen actively": ({"chosen": ACTIVE}, {}, "none", None, "chosen actively"),
     "influence": ({"leave_out": "influence"}, {"diffusion": 0}, "none", None, "Influence jurors move too little"),
@@ -254,7 +266,7 @@ def test_too_few_labels_for_the_level(labels: int, alpha: float, claimed: bool):
     claim = verdict.claim(alpha)
     assert (claim.coverage is not None) == claimed
     if not claimed:
-        assert f"{round(1 / alpha) - 1} labels" in claim.words
+        assert f"{round(1 / alpha) - 1} jurors" in claim.words
         assert verdict.label_sets(alpha).all()  # and indeed nothing is excluded
 
 

@@ -61,10 +61,10 @@ def map_batches(
 
     Args:
         function: the function of one batch.
-            batches: the batches, or a function from the number of workers to the batches.
-            pack: returns a picklable recipe for ``function``: called in a worker, the recipe returns the function. By
-                default the function itself is pickled.
-            parallel: where to work; see the module.
+        batches: the batches, or a function from the number of workers to the batches.
+        pack: returns a picklable recipe for ``function``: called in a worker, the recipe returns the function. By
+            default the function itself is pickled.
+        parallel: where to work; see the module.
     """
     with _crew(parallel) as crew:
         todo = deque(batches(crew.size) if callable(batches) else batches)

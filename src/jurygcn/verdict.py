@@ -47,18 +47,17 @@ class Verdict:
         outputs: the model's own class probabilities, or its outputs for regression, (m, C).
         lower, upper: the paper's interval of the output norm (Eq. 7); for regression the interval of the target.
         num_jurors: how many jurors voted on each node: n, or n - 1 for a training node, (m,).
-            kinds: the uncertainty that the width measures (Prop. 1): "aleatoric+epistemic" or "epistemic", one per
-            node.
+        kinds: the uncertainty that the width measures (Prop. 1): "aleatoric+epistemic" or "epistemic", one per node.
         loo_errors: the jurors' errors on their own nodes (Eq. 6), (n,).
         loo_variance: jackknife variance of the prediction over jurors, (m,).
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
         neighbour_doubt: one minus the predicted class's mean probability within two hops, (m,); uses no jurors, and
-                detects errors well on homophilous graphs; empty for regression.
-            panel_doubt: one minus the predicted class's share in the ridge panel, (m,); empty without the panel. See
+            detects errors well on homophilous graphs; empty for regression.
+        panel_doubt: one minus the predicted class's share in the ridge panel, (m,); empty without the panel. See
             :class:`jurygcn.diagnostics.ridge_panel.RidgePanel`.
         alpha: the level of lower and upper.
         diffusion: how many times votes were averaged over neighbourhoods before scoring labels.
-            grounds: the conditions that determine the claim.
+        grounds: the conditions that determine the claim.
     """
 
     nodes: Tensor

@@ -64,7 +64,7 @@ def sentence(call: Callable, *arguments, **options) -> str:
 )
 def test_a_header_may_declare_only_what_is_there(tmp_path, modest, compressed, name, shape, descr):
     path = write_npz(tmp_path / "g.npz", compressed=compressed, **{**GRAPH, name: lying_npy(shape, descr, bytes(1000))})
-    with pytest.raises(DataError, match=rf"g\.npz: .*{name}\.npy declares \d+ bytes of numbers and has 1000"):
+    with pytest.raises(DataError, match=rf"g\.npz: .*{name}\.npy declares \d+ bytes and has 1000"):
         load_dataset(path)
 
 

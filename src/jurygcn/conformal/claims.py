@@ -36,8 +36,8 @@ class Claim:
     Attributes:
         alpha: the level.
         kind: "promise" (a theorem applies), "target" (no theorem applies) or "none".
-            coverage: a lower bound of the probability that the truth is inside (promise), or the probability that the
-                method aims at (target); None if nothing is claimed.
+        coverage: a lower bound of the probability that the truth is inside (promise), or the probability that the
+            method aims at (target); None if nothing is claimed.
         over: what coverage is averaged over: "nodes", or "classes" where labels were drawn class by class.
         reasons: why nothing is claimed, or why a target is not a promise; one sentence each.
     """
@@ -96,14 +96,14 @@ class Grounds:
         symmetric: whether retrained jurors start from scratch and leave out the loss alone.
         votes: "exact" or "linearized".
         diffusion_chosen: whether the number of averages was chosen with the same labels.
-            interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
+        interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
         classify: whether the claim is about label sets.
         exact_ranks: whether interval ends are exact order statistics; not used for label sets.
         dropout: the largest dropout probability in the model.
         over: "nodes", or "classes" for labels drawn class by class.
         against: reasons why the labels were not drawn at random; one sentence each.
-            notes: notes on labels drawn class by class.
-            agreement: the comparison with retrained jurors, if there was one.
+        notes: notes on labels drawn class by class.
+        agreement: the comparison with retrained jurors, if there was one.
     """
 
     leave_out: str = "newton"

@@ -68,7 +68,7 @@ class ExactCounter:
         Args:
             parallel: where to count; see :mod:`jurygcn.parallel`.
             resume: a folder for the counts so far.
-                advance: called with the number of jurors just counted.
+            advance: called with the number of jurors just counted.
         """
         file = None if resume is None else CountsFile(Path(resume), self)
         counts = None if file is None else file.read()

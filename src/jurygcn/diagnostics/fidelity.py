@@ -31,7 +31,7 @@ class Fidelity:
         loo_error: mean leave-one-out error, estimated and retrained.
         bias: their difference.
         frame: a row per retrained juror.
-            advice: the result and what to do, as sentences.
+        advice: the result and what to do, as sentences.
     """
 
     correlation: float

@@ -30,15 +30,15 @@ class Health:
         relative_gradient: that norm over the sum of the norms of its two parts; 0 at the minimum, 1 far from it.
         eigenvalues: smallest and largest eigenvalue of the curvature, estimated.
         weight_decay: the weight decay (one for all parameters) that minimises the gradient.
-            damping: the value added to the curvature's diagonal.
+        damping: the value added to the curvature's diagonal.
         residual: relative residual of the jurors' linear systems.
         leverage: smallest and largest leverage of a training node (newton jurors).
         discarded: share of the jurors' steps outside their common directions (linearised jurors).
-            dropout: largest dropout probability in the model; dropout is off here, but may have been on in training.
+        dropout: largest dropout probability in the model; dropout is off here, but may have been on in training.
         frozen: parameters that are held fixed.
         saturated: training nodes with a class of probability 1, in the model's own precision.
-            precision: dtype of the votes, "float32" or "float64".
-            advice: what to do, one sentence or more each; empty if there is no problem.
+        precision: dtype of the votes, "float32" or "float64".
+        advice: what to do, one sentence or more each; empty if there is no problem.
     """
 
     gradient: float

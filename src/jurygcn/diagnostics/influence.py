@@ -22,10 +22,9 @@ class Influence(NamedTuple):
 
     Attributes:
         positions: positions of the training nodes.
-            support: how much the model's output for the node drops when that training node is left out. The output is
-            the
-                probability of the predicted class, or the prediction of a regression. A positive value supports it.
-            without: the juror's prediction: a class, or a number.
+        support: how much the model's output for the node drops when that training node is left out. The output is the
+            probability of the predicted class, or the prediction of a regression. A positive value supports it.
+        without: the juror's prediction: a class, or a number.
     """
 
     positions: Tensor

@@ -33,8 +33,7 @@ class RidgePanel:
 
     Attributes:
         shares: of every class at every node, (N, C); rows sum to 1, but entries may leave [0, 1]. At a training node
-        they
-            are leave-one-out predictions.
+            they are leave-one-out predictions.
         regressions: hops ("all" for all views side by side), ridge, leave-one-out error and weight of each.
     """
 

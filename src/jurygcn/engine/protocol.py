@@ -54,8 +54,8 @@ class Engine(Protocol):
         train_nodes, targets: the training nodes, (n,), and their targets.
         parameters: the trainable parameters by name; frozen ones are constants.
         theta: the trainable parameters as one vector, (P,).
-            decay: the weight decay of each parameter, (P,).
-            weight_decay: the weight decay as the caller gave it.
+        decay: the weight decay of each parameter, (P,).
+        weight_decay: the weight decay as the caller gave it.
         dtype: the precision of derivatives and solves.
         source_dtype: the precision of the caller's model, in which jurors vote.
         train_outputs: logits of the training nodes at theta, (n, C).

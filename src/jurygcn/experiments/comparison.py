@@ -262,13 +262,13 @@ def evaluate(
     Args:
         data: a graph with classes, as ``load_dataset`` returns it.
         labels: the number of labels of each method; 60, or the whole pool if smaller.
-            splits: the number of random splits.
-            alpha: the share of label sets that may miss the true label.
-            methods: names from ``METHODS``.
-            left_out: also measure how well scores detect nodes of classes left out of training.
-            preset: the methods' settings for one graph, "pubmed"; None for their default settings.
-            keep: a folder for evaluation.jsonl; after an interruption the same call continues from it.
-            finished: measure nothing; summarise the splits on which all methods are measured.
+        splits: the number of random splits.
+        alpha: the share of label sets that may miss the true label.
+        methods: names from ``METHODS``.
+        left_out: also measure how well scores detect nodes of classes left out of training.
+        preset: the methods' settings for one graph, "pubmed"; None for their default settings.
+        keep: a folder for evaluation.jsonl; after an interruption the same call continues from it.
+        finished: measure nothing; summarise the splits on which all methods are measured.
         progress: show a bar on stderr.
     """
     check_alpha(alpha, below=1.0)

@@ -35,13 +35,13 @@ class Experiment:
 
     Attributes:
         title: the heading.
-            about: how it is measured and how it differs from the paper, in a few sentences.
-            cells: everything to measure; a cell is the keyword arguments of ``measure``.
-            measure: measures one cell; returns plain values.
-            stamp: the settings of a cell; a cell with another stamp is measured again.
-            summary: from rows to the table that is written as CSV, with the paper's numbers and ours.
-            shown: the summary in the paper's layout, as tables of text by title.
-            draw: the figure; None for tables.
+        about: how it is measured and how it differs from the paper, in a few sentences.
+        cells: everything to measure; a cell is the keyword arguments of ``measure``.
+        measure: measures one cell; returns plain values.
+        stamp: the settings of a cell; a cell with another stamp is measured again.
+        summary: from rows to the table that is written as CSV, with the paper's numbers and ours.
+        shown: the summary in the paper's layout, as tables of text by title.
+        draw: the figure; None for tables.
     """
 
     title: str

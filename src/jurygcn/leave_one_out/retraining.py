@@ -37,11 +37,11 @@ class Retraining:
     Args:
         epochs, lr, seed: as in :func:`jurygcn.train`.
         start: "cold" draws the initial parameters from ``seed``; "warm" starts from the trained ones.
-            remove: "loss" leaves out the node's loss (the paper); "node" also removes the node from the graph.
-            fit: your own training function, called as ``fit(model, data, train_nodes, node_weights)`` on a copy of the
+        remove: "loss" leaves out the node's loss (the paper); "node" also removes the node from the graph.
+        fit: your own training function, called as ``fit(model, data, train_nodes, node_weights)`` on a copy of the
             model.
-            processes: number of processes for jurors that cannot be trained at once; None uses all cores.
-            progress: show a bar.
+        processes: number of processes for jurors that cannot be trained at once; None uses all cores.
+        progress: show a bar.
     """
 
     epochs: int = 100

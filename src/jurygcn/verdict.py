@@ -122,8 +122,7 @@ class Verdict:
         r"""Jackknife+ prediction sets at level ``alpha``, (m, C) bool.
 
         y is in the set unless at least :math:`(1-\alpha)(n'+1)` jurors give it a higher nonconformity score than their
-        own
-        left-out label. With fewer than 1/alpha - 1 labels the set contains every label.
+        own left-out label. With fewer than 1/alpha - 1 labels the set contains every label.
         """
         check_alpha(alpha, below=1.0)
         # y is in iff (n' - k) < (1 - alpha)(n' + 1), that is iff k + 1 > floor(alpha (n' + 1)): integers, no rounding

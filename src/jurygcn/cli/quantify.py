@@ -56,8 +56,7 @@ def quantify(
     """Train or load a GCN, and quantify the uncertainty of each of its predictions.
 
     Trains without dropout, because the jackknife needs an optimum of the training objective. Prints the ten most and
-    the
-    ten least uncertain nodes. With --out, writes verdict.csv (all nodes), run.json, and report.json, the input of
+    the ten least uncertain nodes. With --out, writes verdict.csv (all nodes), run.json, and report.json, the input of
     jurygcn report. After an interruption the same command counts only the remaining votes.
     """
     check_out(out)

@@ -103,8 +103,7 @@ class GenericEngine:
         """The part of the graph that determines the outputs at ``nodes``, and their positions in it.
 
         The part is the neighbourhood that messages can cross. The model is run on it, and if its outputs differ from
-        those
-        on the whole graph (global pooling, for example), the whole graph is returned.
+        those on the whole graph (global pooling, for example), the whole graph is returned.
         """
         whole = (self._inputs, nodes)
         if self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
@@ -117,8 +116,7 @@ class GenericEngine:
         """Whether the model gives the same outputs on a part of the graph.
 
         Tested at the trained parameters and at random ones, because a branch that uses the whole graph may be inactive
-        at
-        the trained parameters and active for a juror.
+        at the trained parameters and active for a juror.
         """
         for theta, everywhere in self._probes:
             there, here = everywhere[nodes], self.outputs(theta, positions, graph)

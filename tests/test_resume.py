@@ -263,7 +263,7 @@ def test_a_run_goes_on_with_other_workers(tmp_path: Path, monkeypatch, counted: 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path):
     (tmp_path / "file").touch()
     reference = jury_of().verdict()
-    with pytest.warns(JuryWarning, match="cannot be kept") as warned:
+    with pytest.warns(JuryWarning, match="cannot be saved") as warned:
         assert_equal(jury_of().verdict(resume=tmp_path / "file" / "folder"), reference)
     assert len(warned) == 1
 

@@ -102,7 +102,7 @@ def test_validation_nodes_are_asked_for(name: str):
 
 
 def test_bad_training_nodes_are_refused():
-    with pytest.raises(DataError, match="empty"):
+    with pytest.raises(DataError, match="expected at least one node"):
         learning.GCNClassifier().fit(DATA, torch.zeros(0, dtype=torch.long))
     unlabelled = DATA.clone()
     unlabelled.y = DATA.y.clone()

@@ -265,7 +265,7 @@ def check(case: Case) -> str:
             refusal = None
     if refusal is not None:
         assert is_one_sentence(refusal), refusal
-        assert case.nonsense or (case.whole_numbers and "Calling" in str(refusal)), f"refused: {refusal}"
+        assert case.nonsense or (case.whole_numbers and " to run, got" in str(refusal)), f"refused: {refusal}"
         return "refused"
     assert not case.nonsense, "expected a refusal"
     wanted = sorted(case.nodes) if case.train_as == "mask" else case.nodes

@@ -13,7 +13,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from harness import options, save, table
-from jurygcn import GCN, Jury, load_dataset, train
+from jurygcn import GCN, Jury, Votes, load_dataset, train
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.leave_one_out.jurors import CompressedJurors
 
@@ -35,7 +35,7 @@ def measure(name: str, labels: int) -> list[dict[str, Any]]:
     model = GCN(data.num_features, 16, int(data.num_classes))
     train(model, data, nodes, weight_decay=DECAY)
     exact = Jury(model, data, nodes, weight_decay=DECAY, votes="exact").fit().verdict(test, diffusion=0)
-    jury = Jury(model, data, nodes, weight_decay=DECAY, votes="linearized", rank=max(RANKS)).fit()
+    jury = Jury(model, data, nodes, weight_decay=DECAY, votes=Votes("linearized", rank=max(RANKS))).fit()
     whole, rows = jury.jurors, []
     assert isinstance(whole, CompressedJurors)
     energy = float(whole.coefficients.double().square().sum()) / (1 - whole.discarded)

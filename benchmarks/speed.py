@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from harness import options, save, table
-from jurygcn import GCN, Jury, Retraining, load_dataset, train
+from jurygcn import GCN, Jury, LeaveOut, Retraining, load_dataset, train
 from jurygcn.allocator import keep_freed_memory
 from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments.memory import peak_mb
@@ -189,7 +189,7 @@ def against_captum(name: str) -> dict[str, Any]:
     from torch.utils.data import TensorDataset
 
     data, nodes, model = setting(name, 100)
-    settings: dict[str, Any] = {"leave_out": "influence", "curvature": "hessian", "damping": 0.1}
+    settings = {"leave_out": LeaveOut("influence", curvature="hessian", damping=0.1)}
     took = seconds(lambda: Jury(model, data, nodes, **settings).fit(), 3)
     reference = Jury(model, data, nodes, **settings).fit().influences
     wrapped = AtNodes(copy.deepcopy(model).double(), data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,6 +31,13 @@ def check_real(value: Any, name: str, *, least: float = 0.0, most: float | None 
         between = f"finite number of at least {least:g}" if most is None else f"number between {least:g} and {most:g}"
         raise SettingError(f"{name} must be a {between}, got {in_short(value)}.")
     return float(value)
+
+
+def check_choice(value: Any, name: str, choices: Sequence[str]) -> str:
+    """The value, if it is one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise SettingError(f"Unknown {name} {in_short(value)}: choose one of {', '.join(choices)}.")
+    return value
 
 
 def check_rate(value: Any) -> float:

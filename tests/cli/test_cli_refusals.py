@@ -40,7 +40,7 @@ from jurygcn.errors import DataNotice, JuryWarning
         (("quantify", "karate", "--alpha", "nan"), "alpha"),
         (("quantify", "karate", "--solver", "magic"), "auto, direct"),
         (("quantify", "karate", "--curvature", "flat"), "ggn, hessian, printed"),
-        (("quantify", "karate", "--curvature", "hessian", *FAST), "need curvature='ggn'"),
+        (("quantify", "karate", "--curvature", "hessian", *FAST), "needs curvature='ggn'"),
         (("quantify", "karate", "--leave-out", "two"), "newton, influence"),
         (("quantify", "karate", "--diffusion", "-1"), "--diffusion"),
         (("quantify", "karate", "--model", "missing.pt"), "got no such file"),

@@ -12,7 +12,7 @@ from jurygcn.cli.reporting import print_json
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.cli.train import training_facts
 from jurygcn.cli.trained_model import Session, Settings, open_session
-from jurygcn.cli.verdicts import convene
+from jurygcn.cli.verdicts import convene, leave_out_by
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.jury import Jury
@@ -39,6 +39,7 @@ def doctor(
 
     Retrains some jurors from scratch. For a checkpoint, pass the --epochs, --lr and --seed that it was trained with.
     """
+    jurors = leave_out_by(leave_out, curvature, solver, as_printed=as_printed)
     settings = Settings(
         labels=labels,
         train_nodes=train_nodes,
@@ -50,7 +51,7 @@ def doctor(
         seed=seed,
     )
     session = open_session(data, settings)
-    jury = convene(session, leave_out=leave_out, curvature=curvature, solver=solver, as_printed=as_printed)
+    jury = convene(session, leave_out=jurors)
     report = plain_report(*examine(session, jury, retrain))
     if as_json:
         print_json({**session.describe("doctor"), **report})

@@ -19,9 +19,9 @@ from jurygcn.conformal.intervals import check_alpha
 from jurygcn.conformal.predictions import parse_memory
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
-from jurygcn.leave_one_out.estimated import LEAVE_OUT, VOTES
 from jurygcn.linalg import SOLVERS
 from jurygcn.parallel import check_parallel
+from jurygcn.settings import VOTES
 
 DEFAULT_WEIGHT_DECAY = 5e-4
 MOST_NODES = 10**9  # of a graph, and so labels and jurors; no machine holds one that large
@@ -166,7 +166,7 @@ LeaveOut = Annotated[
     str,
     typer.Option(
         "--leave-out",
-        callback=one_of("--leave-out", LEAVE_OUT),
+        callback=one_of("--leave-out", ("newton", "influence", "retrain")),
         help="How jurors leave a label out: newton, the paper's influence, or retrain (brute force).",
     ),
 ]

@@ -206,7 +206,7 @@ def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
     columns: dict[str, Any] = {"count": len(detailed), "p_values": None, "drivers": None, "support": None}
     if verdict.label_counts is not None:
         columns["p_values"] = rounded(verdict.p_values[detailed].tolist(), 3)
-    if jury.votes != "linearized" and len(detailed):
+    if jury.votes.how != "linearized" and len(detailed):
         drivers = influence_of_labels(jury, verdict.nodes[detailed], count=DRIVERS)
         columns |= {"drivers": drivers.positions.tolist(), "support": rounded(drivers.support.double().tolist(), 3)}
     return columns
@@ -231,6 +231,6 @@ def _notes(jury: Jury, found: Evidence, rows: int, detailed: int, *, complete: b
         said.append(f"The labels that drive a prediction are kept for the {detailed:,} most uncertain nodes.")
     if not complete:
         said.append(f"The graph has many edges: up to {MAX_NEIGHBOURS} neighbours are kept, of those same nodes only.")
-    if jury.votes == "linearized":
+    if jury.votes.how == "linearized":
         said.append("The jurors are linearised: the labels that drive a prediction were not worked out.")
     return said

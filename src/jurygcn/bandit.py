@@ -16,13 +16,12 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.linalg import svds
 from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
 from jurygcn.errors import DataError, SettingError
+from jurygcn.graph.features import leading_directions
 from jurygcn.graph.propagation import Propagation
 from jurygcn.jury import Jury
 from jurygcn.models import GCN, train
@@ -144,13 +143,8 @@ class State:
     @cached_property
     def features(self) -> Array:
         r"""Rows of :math:`\hat A^2 X` projected on the leading singular vectors and scaled to length 1."""
-        graph = Propagation.of(self.data)
-        twice = (graph.adjacency @ graph.inputs).astype(np.float64)
-        if self.play.dimensions < min(twice.shape) and abs(twice).max() > 0:
-            left, sizes, _ = svds(twice, k=self.play.dimensions, random_state=0)
-            rows: Array = left * sizes
-        else:  # a projection would not reduce the dimension, so the rows stay as they are
-            rows = twice.toarray() if sparse.issparse(twice) else twice.copy()
+        twice = Propagation.of(self.data).propagated(2).astype(np.float64)
+        rows: Array = np.asarray(twice @ leading_directions(twice, self.play.dimensions))
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         rows /= np.maximum(lengths, 1e-12)
         return rows

@@ -52,7 +52,9 @@ def test_interpolated_interval_by_hand():
 def test_exact_interval_needs_enough_labels():
     """Erratum E8: at alpha = 0.025 the exact rank is infinite below 39 labels."""
     for n, exact, finite in ((38, True, False), (39, True, True), (5, False, True)):
-        lower, upper = interval_of("jackknife+", torch.rand(n, 2), torch.rand(n), torch.rand(2), alpha=0.025, exact=exact)
+        lower, upper = interval_of(
+            "jackknife+", torch.rand(n, 2), torch.rand(n), torch.rand(2), alpha=0.025, exact=exact
+        )
         assert bool(torch.isfinite(lower).all()) == bool(torch.isfinite(upper).all()) == finite
 
 

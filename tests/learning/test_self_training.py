@@ -13,7 +13,7 @@ from jurygcn.baselines.classifier import logits_of
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN
-from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.self_training.feature_views import FeatureView, feature_views
 from jurygcn.self_training.pseudo_labels import (
     NO_PSEUDO_LABELS,
     PseudoLabels,

@@ -17,7 +17,7 @@ from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.training import train
-from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.self_training.feature_views import FeatureView, feature_views
 from jurygcn.self_training.pseudo_labels import (
     NO_PSEUDO_LABELS,
     PseudoLabels,

@@ -88,9 +88,9 @@ def plain_training(data: Data) -> float:
     """Seconds of training an ordinary full-batch PyG GCN for 100 epochs."""
     nodes = random_labels(paper_split(data, seed=0).pool, 50, seed=0)
     model = PlainGCN(data)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=PAPER_TRAINING.lr, weight_decay=PAPER_TRAINING.weight_decay)
     started = time.perf_counter()
-    for _ in range(100):
+    for _ in range(PAPER_TRAINING.epochs):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(data)[nodes], data.y[nodes]).backward()
         optimizer.step()

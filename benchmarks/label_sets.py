@@ -6,13 +6,15 @@ other (LAC scores). Coverage is measured on 1,000 test nodes a split; the defaul
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
 import torch
 
 from harness import options, save, table
 from jurygcn.evaluation import accuracy, mean_set_size, set_coverage, split_conformal
-from protocol import CITATION, Trial, extra, fit_gcn, spread, trial
+from jurygcn.models.training import fit_gcn
+from protocol import CITATION, PLAIN, Trial, extra, spread, trial
 
 ALPHAS = (0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05, "het_chameleon": 0.05}  # learning rates where 0.01 does not fit in 100 epochs
@@ -23,7 +25,8 @@ def calibrated_sets(t: Trial, alpha: float, *, seed: int) -> tuple[torch.Tensor,
     # halves at random: the labels come sorted by node, and nodes are not in random order
     labels = t.labels[torch.randperm(len(t.labels), generator=torch.Generator().manual_seed(seed))]
     half = len(labels) // 2
-    model = fit_gcn(t.data, labels[:half], seed=seed, epochs=t.recipe.epochs, lr=t.recipe.lr)
+    recipe = replace(PLAIN, epochs=t.recipe.epochs, lr=t.recipe.lr)
+    model, _ = fit_gcn(t.data, labels[:half], recipe, seed=seed)
     with torch.no_grad():
         pi = torch.softmax(model(t.data.x, t.data.edge_index), dim=1)
     sets = split_conformal(pi, t.data.y, labels[half:], alpha=alpha)
@@ -31,7 +34,7 @@ def calibrated_sets(t: Trial, alpha: float, *, seed: int) -> tuple[torch.Tensor,
 
 
 def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, object]]:
-    t = trial(name, seed=seed, lr=UNDERFIT.get(name, 0.01))
+    t = trial(name, seed=seed, lr=UNDERFIT.get(name, PLAIN.lr))
     truth = t.data.y[t.split.test]
     rows: list[dict[str, object]] = []
 

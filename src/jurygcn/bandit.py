@@ -24,7 +24,7 @@ from jurygcn.errors import DataError, SettingError
 from jurygcn.graph.features import leading_directions
 from jurygcn.graph.propagation import Propagation
 from jurygcn.jury import Jury
-from jurygcn.models import GCN, train
+from jurygcn.models import GCN, Recipe, fit_gcn
 from jurygcn.models.training import outputs_at
 
 Array = NDArray[np.float64]
@@ -53,10 +53,10 @@ class Play:
     epsilon: float = 0.1
     optimism: float = 0.3
     dimensions: int = 32
-    hidden: int = 16
-    epochs: int = 100
+    hidden: int = Recipe.hidden
+    epochs: int = Recipe.epochs
     lr: float = 0.05
-    weight_decay: float = 5e-4
+    weight_decay: float = Recipe.weight_decay
 
     def __post_init__(self) -> None:
         counts = {"plays": self.plays, "batch": self.batch, "dimensions": self.dimensions, "hidden": self.hidden}
@@ -133,9 +133,9 @@ class State:
         graph = copy.copy(self.data)
         graph.y = torch.zeros(len(self.counts), 1)
         graph.y[played, 0] = ((means - means.mean()) / means.std().clamp_min(1e-6)).float()
-        model = GCN(graph.x.shape[1], self.play.hidden, 1)
         p = self.play
-        train(model, graph, played, loss="mse", epochs=p.epochs, lr=p.lr, weight_decay=p.weight_decay, seed=self.seed)
+        recipe = Recipe(p.hidden, p.epochs, p.lr, p.weight_decay, dropout=0.0)
+        model, _ = fit_gcn(graph, played, recipe, seed=self.seed, outputs=1, loss="mse")
         return model, graph, played
 
     # --- propagated features -----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from jurygcn.leave_one_out.estimated import LEAVE_OUT, VOTES, LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 from jurygcn.linalg import Solver
+from jurygcn.models.training import Recipe
 from jurygcn.parallel import check_parallel
 from jurygcn.progress import progress_bar
 from jurygcn.verdict import Verdict
@@ -44,7 +45,7 @@ from jurygcn.verdict import Verdict
 MANY_BALLOTS = 2e9
 
 # The paper's weight decay, and this library's when it trains.
-ASSUMED_DECAY = 5e-4
+ASSUMED_DECAY = Recipe.weight_decay
 
 
 class Jury:

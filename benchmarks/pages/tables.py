@@ -99,9 +99,12 @@ def label_sets(document: Document) -> Tables:
         for kind in values_of(rows, "kind"):
             cells = []
             for alpha in values_of(rows, "alpha"):
-                where = {"dataset": name, "kind": kind, "alpha": alpha}
-                cells += [spread(column(rows, "coverage", **where)), spread(column(rows, "size", **where), 2)]
-            body.append([kind, *cells, f"{mean(column(rows, 'accuracy', **where)):.3f}"])
+                row = next(r for r in rows if (r["dataset"], r["kind"], r["alpha"]) == (name, kind, alpha))
+                cells += [
+                    f"{row['coverage']:.3f} ± {row['coverage_sd']:.3f}",
+                    f"{row['size']:.2f} ± {row['size_sd']:.2f}",
+                ]
+            body.append([kind, *cells, f"{row['accuracy']:.3f}"])
         yield f"label_sets: {name}", markdown(["jurors", *columns, "test accuracy"], body)
 
 

@@ -23,9 +23,10 @@ from jurygcn import GCN, Jury, Votes, train
 from jurygcn.data import synthetic
 from jurygcn.experiments.figure2 import full_batch_epochs
 from jurygcn.models.receptive_field import ReceptiveField
+from protocol import PLAIN
 
-NODES, EDGES, FEATURES, CLASSES, HIDDEN = 232_965, 114_615_892, 602, 41, 16
-DECAY, EPOCHS, RANK = 5e-4, 100, 128
+NODES, EDGES, FEATURES, CLASSES, RANK = 232_965, 114_615_892, 602, 41, 128
+DECAY, HIDDEN, EPOCHS = PLAIN.weight_decay, PLAIN.hidden, PLAIN.epochs
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:

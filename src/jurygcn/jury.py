@@ -35,6 +35,7 @@ from jurygcn.jury_storage import load_jury, save_jury
 from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
+from jurygcn.models.training import Recipe
 from jurygcn.progress import progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes
 from jurygcn.verdict import Verdict
@@ -43,7 +44,7 @@ from jurygcn.verdict import Verdict
 MANY_BALLOTS = 2e9
 
 # The paper's weight decay, and this library's when it trains.
-ASSUMED_DECAY = 5e-4
+ASSUMED_DECAY = Recipe.weight_decay
 
 
 class Jury:

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from jurygcn import GCN, Jury, train
 from jurygcn.active import Recipe, Scene
-from jurygcn.active.loop import fit_gcn
 from jurygcn.cli import app
 from jurygcn.conformal.claims import balance_chance, degree_chance
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.retraining import Retraining
+from jurygcn.models.training import fit_gcn
 from jurygcn.report import report_on
 from jurygcn.settings import LeaveOut, Votes
 
@@ -279,7 +279,7 @@ def test_claims_withheld_for_other_reasons():
 def test_active_learning_withholds_its_claims(tmp_path: Path):
     data = heavy_tailed()
     nodes = drawn(data, 40)
-    model = fit_gcn(data, nodes, Recipe(epochs=5), seed=0)
+    model, _ = fit_gcn(data, nodes, Recipe(epochs=5), seed=0)
     scene = Scene.of(
         data,
         nodes,

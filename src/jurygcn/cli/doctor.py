@@ -16,6 +16,7 @@ from jurygcn.cli.verdicts import convene, leave_out_by
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.jury import Jury
+from jurygcn.models.training import Recipe
 
 
 def doctor(
@@ -29,10 +30,10 @@ def doctor(
     solver: given.Solver = "auto",
     as_printed: given.AsPrinted = False,
     seed: given.Seed = 0,
-    epochs: given.Epochs = 100,
-    lr: given.LearningRate = 0.01,
+    epochs: given.Epochs = Recipe.epochs,
+    lr: given.LearningRate = Recipe.lr,
     weight_decay: given.WeightDecay = None,
-    hidden: given.Hidden = 16,
+    hidden: given.Hidden = Recipe.hidden,
     as_json: given.AsJson = False,
 ) -> None:
     """Check what the verdict rests on: convergence, curvature, solver, and agreement with retrained jurors.

@@ -20,10 +20,10 @@ from jurygcn.conformal.predictions import parse_memory
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
 from jurygcn.linalg import SOLVERS
+from jurygcn.models.training import Recipe
 from jurygcn.parallel import check_parallel
 from jurygcn.settings import VOTES
 
-DEFAULT_WEIGHT_DECAY = 5e-4
 MOST_NODES = 10**9  # of a graph, and so labels and jurors; no machine holds one that large
 
 __all__ = [
@@ -145,7 +145,7 @@ Epochs = Annotated[int, epochs("Training epochs.")]
 LearningRate = Annotated[float, learning_rate("Adam's learning rate.")]
 WeightDecay = Annotated[
     float | None,
-    weight_decay(f"L2 penalty, part of the objective that jurors minimise; {DEFAULT_WEIGHT_DECAY:g} by default."),
+    weight_decay(f"L2 penalty, part of the objective that jurors minimise; {Recipe.weight_decay:g} by default."),
 ]
 Dropout = Annotated[float, dropout("Dropout; 0 if the model is to be quantified, so that it has an optimum.")]
 Hidden = Annotated[int, hidden("Hidden units per layer.")]

@@ -20,6 +20,7 @@ from jurygcn.cli.verdicts import Judgement, judge, leave_out_by
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.display.words import claim_words
+from jurygcn.models.training import Recipe
 from jurygcn.report import report_on
 from jurygcn.settings import Run
 
@@ -44,9 +45,9 @@ def quantify(
     diffusion: given.Diffusion = "auto",
     panel: given.RidgePanel = True,
     seed: given.Seed = 0,
-    epochs: given.Epochs = 100,
+    epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
-    hidden: given.Hidden = 16,
+    hidden: given.Hidden = Recipe.hidden,
     votes: given.Votes = "auto",
     max_jurors: given.MaxJurors = None,
     chosen: given.Chosen = "random",

@@ -1,4 +1,4 @@
-"""What reaches the screen: errors as one sentence, warnings as notes, a spinner for long work, JSON."""
+"""What reaches the screen: errors as one sentence, warnings as notes, JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, Literal, TextIO
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -28,7 +26,6 @@ from jurygcn.errors import DataNotice, JuryError, JuryWarning
 BAD_INPUT, UNEXPECTED = 2, 1
 MARKUP: Literal["markdown"] = "markdown"  # of help texts
 STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone surrogates, line ends
-SPINNER_AFTER = 1.0  # seconds
 
 
 class Commands(TyperGroup):
@@ -164,27 +161,6 @@ def warnings_as_notes() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
-
-
-@contextmanager
-def busy(what: str) -> Iterator[None]:
-    """A spinner with a clock on stderr while the block runs, if that takes over a second."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    spinner = Progress(*columns, console=console, transient=True)
-    spinner.add_task(what, total=None)
-    timer = threading.Timer(SPINNER_AFTER, spinner.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        spinner.stop()
 
 
 def print_json(value: Any) -> None:

@@ -18,7 +18,7 @@ def main() -> None:
 
     jury = jurygcn.Jury(model, data, train_nodes, weight_decay=5e-4).fit()
     verdict = jury.verdict(split.test)
-    print(f"{len(jury.jurors.steps)} jurors; {jury.jurors.reason}; votes averaged {verdict.diffusion} times over neighbourhoods")
+    print(f"{len(jury.jurors.steps)} jurors; {jury.jurors.reason}; votes averaged {verdict.diffusion} times")
 
     truth = data.y[split.test]
     sets = verdict.label_sets(alpha=0.1)

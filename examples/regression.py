@@ -37,7 +37,8 @@ def main() -> None:
     jury = jurygcn.Jury(model, data, train_nodes, loss="mse", weight_decay=WEIGHT_DECAY).fit()
 
     truth = data.y[split.test]
-    print(f"{len(train_nodes)} labels, {len(truth)} test nodes, alpha = {ALPHA}, standard deviation of the target {truth.std():.2f}")
+    print(f"{len(train_nodes)} labels, {len(truth)} test nodes, alpha = {ALPHA}")
+    print(f"standard deviation of the target: {truth.std():.2f}")
     print(f"{'interval':<12}{'coverage':>9}{'mean width':>12}")
     for interval in ("jackknife+", "jackknife", "minmax"):
         verdict = jury.verdict(split.test, alpha=ALPHA, interval=interval)

@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict, replace
 from statistics import mean, stdev
 from typing import Any
 
 from torch_geometric.data import Data
 
 from harness import options, save, table
-from jurygcn import GCN, load_dataset, train
+from jurygcn import load_dataset
 from jurygcn.data import paper_split, random_labels
 from jurygcn.evaluation import accuracy
-from jurygcn.models import ReceptiveField
+from jurygcn.models import ReceptiveField, Recipe, fit_gcn
 
 # dataset -> labels, the paper's Random row (%), the range that the mean must lie in (%)
 CASES = {"cora": (100, 74.2, (70, 78)), "citeseer": (100, 62.9, (58, 70)), "pubmed": (50, 73.1, (68, 79))}
 DROPOUTS = (0.5, 0.0)
 SPLITS, QUICK_SPLITS = 20, 3
-SETTINGS: dict[str, Any] = {"epochs": 100, "lr": 0.01, "weight_decay": 5e-4}
-HIDDEN = 16
+SETTINGS = {
+    name: value for name, value in asdict(Recipe()).items() if name in ("epochs", "lr", "weight_decay", "hidden")
+}
 
 
 def test_accuracy(data: Data, labels: int, dropout: float, seed: int) -> float:
     split = paper_split(data, seed=seed)
-    model = GCN(data.x.shape[1], HIDDEN, data.num_classes, dropout=dropout)
-    train(model, data, random_labels(split.pool, labels, seed=seed), seed=seed, **SETTINGS)
+    nodes = random_labels(split.pool, labels, seed=seed)
+    model, _ = fit_gcn(data, nodes, replace(Recipe(), dropout=dropout), seed=seed)
     predicted = ReceptiveField.of(model, data, split.test).logits(list(model.weights)).argmax(dim=1)
     return 100 * accuracy(predicted, data.y[split.test])
 
@@ -73,7 +75,7 @@ def main() -> int:
             for row in rows
         ],
     )
-    save("accuracy", rows, quick=chosen.quick, settings={**SETTINGS, "hidden": HIDDEN, "dropouts": DROPOUTS})
+    save("accuracy", rows, quick=chosen.quick, settings={**SETTINGS, "dropouts": DROPOUTS})
     # three splits are too few for a verdict
     within = all(row[f"dropout {d:g}"]["within"] for row in rows for d in DROPOUTS)
     return 0 if within or chosen.quick else 1

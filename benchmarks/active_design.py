@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from harness import options, save, table
 from jurygcn import active
 from jurygcn.active import Design, Scene
-from jurygcn.active.graph_statistics import reduce_rows
 from jurygcn.data import cache_folder
+from jurygcn.graph.features import reduce_rows
 from protocol import CITATION, graph
 
 FIRST_SEED, SPLITS, QUICK_SPLITS = 1000, 6, 1
@@ -93,7 +93,7 @@ class ThreeHops(Design):
         known = scene.statistics.__dict__
         if "three_hops" not in known:
             propagation = scene.statistics.propagation
-            known["three_hops"] = reduce_rows(propagation.adjacency @ (propagation.adjacency @ propagation.inputs), 200)
+            known["three_hops"] = reduce_rows(propagation.propagated(3), 200)
         rows: Array = known["three_hops"]
         return rows
 

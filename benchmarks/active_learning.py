@@ -10,12 +10,10 @@ GCN unfitted there. Tests are paired Wilcoxon tests over the splits. Interrupted
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
@@ -25,7 +23,7 @@ from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from harness import RESULTS, options, save, table
+from harness import options, save, table
 from jurygcn import active
 from jurygcn.active.graph_statistics import GraphStatistics
 from jurygcn.active.protocol import Schedule
@@ -34,7 +32,6 @@ from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments import table2
 from jurygcn.experiments.paper import ACTIVE
 from jurygcn.experiments.table2 import OURS, SEVEN
-from jurygcn.io.files import replacing
 from protocol import CITATION, Cells, extra, graph
 
 PAPER_TRAINING = active.Recipe()
@@ -88,9 +85,9 @@ def plain_training(data: Data) -> float:
     """Seconds of training an ordinary full-batch PyG GCN for 100 epochs."""
     nodes = random_labels(paper_split(data, seed=0).pool, 50, seed=0)
     model = PlainGCN(data)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=PAPER_TRAINING.lr, weight_decay=PAPER_TRAINING.weight_decay)
     started = time.perf_counter()
-    for _ in range(100):
+    for _ in range(PAPER_TRAINING.epochs):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(data)[nodes], data.y[nodes]).backward()
         optimizer.step()
@@ -184,53 +181,13 @@ def show(name: str, rows: list[dict[str, Any]], plain: float, choosing: float) -
     table(name, columns, body, note=note)
 
 
-def draw(name: str, rows: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy over labels: the paper's baselines and ours in colour, the others in grey."""
-    from matplotlib.figure import Figure
-
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#999933", "#000000")
-    loud = dict(zip((OURS, *SEVEN, "jury"), colours))
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    axes = figure.subplots()
-    quiet: dict[str, float] = {}
-    for strategy in dict.fromkeys(row["strategy"] for row in rows):
-        mine = [row for row in rows if row["strategy"] == strategy]
-        x, y = [row["labels"] for row in mine], [row["mean"] for row in mine]
-        if strategy in loud:
-            style = {"linewidth": 2.6 if strategy == OURS else 1.4, "zorder": 4 if strategy == OURS else 3}
-            axes.plot(x, y, "o-", color=loud[strategy], markersize=4, label=strategy, **style)
-        else:
-            axes.plot(x, y, "-", color="#BBBBBB", linewidth=1, zorder=2)
-            quiet[strategy] = y[-1]
-    low, high = axes.get_ylim()
-    height = -float("inf")
-    for strategy, end in sorted(quiet.items(), key=lambda item: item[1]):
-        height = max(end, height + 0.022 * (high - low))  # names that would overlap move up
-        axes.annotate(strategy, (x[-1], end), xytext=(x[-1] * 1.02, height), fontsize=6, va="center", color="#666666")
-    axes.set(title=name, xlabel="labels", ylabel="test accuracy, %", xticks=x)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.1, 0.5), fontsize=8)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130, metadata={"Software": None})
-
-
-def write_runs(path: Path, runs: list[dict[str, Any]]) -> None:
-    """Every run at every query size, as CSV."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["dataset", "strategy", "seed", "labels", "accuracy", "micro_f1", "seconds"])
-        for run in runs:
-            for step in zip(run["labels"], run["accuracy"], run["micro_f1"], run["seconds"]):
-                writer.writerow([run["dataset"], run["strategy"], run["seed"], *(f"{value:.6g}" for value in step)])
-
-
 def main() -> None:
     chosen = options(__doc__)
     strategies = QUICK if chosen.quick else tuple(active.STRATEGIES)
     splits = QUICK_SPLITS if chosen.quick else SPLITS
     names = CITATION[:1] if chosen.quick else (*CITATION, *extra(*EXTRA))
     cells = Cells("active_learning", stamp)
-    rows, everything, plain, choosing = [], [], {}, {}
+    rows, plain, choosing = [], {}, {}
     for name in names:
         once = once_per_graph(graph(name))
         plain[name] = plain_training(graph(name))
@@ -239,13 +196,8 @@ def main() -> None:
         here = list(summaries(name, runs, once))
         show(name, here, plain[name], choosing[name])
         rows += here
-        everything += runs
-        if not chosen.quick:
-            draw(name, here, RESULTS / f"active_learning_{name}.png")
     found = claims([row for row in rows if row["dataset"] in CITATION])
     print(json.dumps(found, indent=2))
-    if not chosen.quick:
-        write_runs(RESULTS / "active_learning.csv", everything)
     save(
         "active_learning",
         rows,

@@ -22,8 +22,10 @@ import torch
 from torch_geometric.data import Data
 
 from harness import options, save, table
-from jurygcn import GCN, Jury, active, train
+from jurygcn import Jury, active
 from jurygcn.data import synthetic
+from jurygcn.models.training import fit_gcn
+from protocol import PLAIN
 
 RUNS, STEPS, VERDICTS, EVERY = 20, 25, 1_000, 25
 GRAPH = {"num_nodes": 1_000, "num_edges": 4_000, "num_features": 16, "num_classes": 3}
@@ -57,13 +59,12 @@ def learning(data: Data, runs: int, steps: int) -> Iterator[int]:
 def hearing(data: Data, verdicts: int, every: int) -> Iterator[int]:
     """Juries fitted and heard; yields the verdicts given so far."""
     nodes = torch.arange(0, 300, 10)
-    model = GCN(data.num_features, 16, int(data.num_classes))
-    train(model, data, nodes, weight_decay=5e-4)
+    model, _ = fit_gcn(data, nodes, PLAIN, seed=0)
     for number in range(verdicts):
         if number % 10 == 9:
             data = copy(data)
             data.edge_index = data.edge_index.clone()
-        Jury(model, data, nodes, weight_decay=5e-4).fit().verdict()
+        Jury(model, data, nodes, weight_decay=PLAIN.weight_decay).fit().verdict()
         if (number + 1) % every == 0:
             yield number + 1
 

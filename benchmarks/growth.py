@@ -8,14 +8,17 @@ are when nodes are added, so that row doubles the edges too.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from harness import FIGURES, options, save, table
-from jurygcn import GCN, Jury, train
+from jurygcn import Jury
 from jurygcn.data import synthetic
+from jurygcn.models.training import fit_gcn
+from protocol import PLAIN
 
 FIGURE = FIGURES / "growth.png"
 BASE = {"nodes": 16_000, "edges": 80_000, "labels": 50, "features": 64, "classes": 4}
@@ -26,7 +29,7 @@ SIZES: dict[str, list[int]] = {
     "features": [64, 128, 256, 512, 1024],
     "classes": [4, 8, 16, 32],
 }
-DECAY, REPEATS = 5e-4, 3
+DECAY, REPEATS = PLAIN.weight_decay, 3
 
 
 def measure(changed: str, size: int) -> dict[str, Any]:
@@ -41,8 +44,7 @@ def measure(changed: str, size: int) -> dict[str, Any]:
         seed=0,
     )
     nodes = torch.randperm(sizes["nodes"], generator=torch.Generator().manual_seed(0))[: sizes["labels"]]
-    model = GCN(sizes["features"], 16, sizes["classes"])
-    train(model, data, nodes, epochs=50, weight_decay=DECAY)
+    model, _ = fit_gcn(data, nodes, replace(PLAIN, epochs=50), seed=0, outputs=sizes["classes"])
     fit, verdict = [], []
     for _ in range(REPEATS):
         started = time.perf_counter()

@@ -33,8 +33,21 @@ def options(description: str | None, **flags: str) -> argparse.Namespace:
     return chosen
 
 
-def save(name: str, rows: Sequence[Mapping[str, Any]], *, quick: bool = False, **meta: Any) -> Path:
-    """Write rows, environment and settings to results/NAME.json; quick runs to NAME.quick.json."""
+def save(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    quick: bool = False,
+    runs: Sequence[Mapping[str, Any]] | None = None,
+    **meta: Any,
+) -> Path:
+    """Write rows, environment and settings to results/NAME.json; quick runs to NAME.quick.json.
+
+    ``runs`` are the single runs behind the rows. They go to results/runs/, which git ignores.
+    """
+    if runs is not None and not quick:
+        (RESULTS / "runs").mkdir(exist_ok=True)
+        write_text(RESULTS / "runs" / f"{name}.json", json.dumps(list(runs), indent=2) + "\n")
     path = RESULTS / f"{name}{'.quick' if quick else ''}.json"
     document = {"benchmark": name, "quick": quick, **meta, "environment": environment(), "rows": list(rows)}
     write_text(path, json.dumps(document, indent=2) + "\n")

@@ -6,13 +6,16 @@ other (LAC scores). Coverage is measured on 1,000 test nodes a split; the defaul
 
 from __future__ import annotations
 
-from statistics import mean
+from dataclasses import replace
+from statistics import mean, pstdev
+from typing import Any
 
 import torch
 
 from harness import options, save, table
 from jurygcn.evaluation import accuracy, mean_set_size, set_coverage, split_conformal
-from protocol import CITATION, Trial, extra, fit_gcn, spread, trial
+from jurygcn.models.training import fit_gcn
+from protocol import CITATION, PLAIN, Trial, extra, spread, trial
 
 ALPHAS = (0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05, "het_chameleon": 0.05}  # learning rates where 0.01 does not fit in 100 epochs
@@ -23,17 +26,18 @@ def calibrated_sets(t: Trial, alpha: float, *, seed: int) -> tuple[torch.Tensor,
     # halves at random: the labels come sorted by node, and nodes are not in random order
     labels = t.labels[torch.randperm(len(t.labels), generator=torch.Generator().manual_seed(seed))]
     half = len(labels) // 2
-    model = fit_gcn(t.data, labels[:half], seed=seed, epochs=t.recipe.epochs, lr=t.recipe.lr)
+    recipe = replace(PLAIN, epochs=t.recipe.epochs, lr=t.recipe.lr)
+    model, _ = fit_gcn(t.data, labels[:half], recipe, seed=seed)
     with torch.no_grad():
         pi = torch.softmax(model(t.data.x, t.data.edge_index), dim=1)
     sets = split_conformal(pi, t.data.y, labels[half:], alpha=alpha)
     return sets[t.split.test], accuracy(pi[t.split.test].argmax(1), t.data.y[t.split.test])
 
 
-def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, object]]:
-    t = trial(name, seed=seed, lr=UNDERFIT.get(name, 0.01))
+def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
+    t = trial(name, seed=seed, lr=UNDERFIT.get(name, PLAIN.lr))
     truth = t.data.y[t.split.test]
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
 
     def add(kind: str, alpha: float, sets: torch.Tensor, **more: object) -> None:
         rows.append(
@@ -60,6 +64,21 @@ def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, obje
         sets, right = calibrated_sets(t, alpha, seed=seed)
         add("split conformal", alpha, sets, accuracy=right)
     return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over the splits, for each dataset, kind of jury and level."""
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["dataset"], row["kind"], row["alpha"]), []).append(row)
+    made = []
+    for (dataset, kind, alpha), part in groups.items():
+        about: dict[str, Any] = {"dataset": dataset, "kind": kind, "alpha": alpha, "splits": len(part)}
+        for key in ("coverage", "size", "accuracy"):
+            values = [row[key] for row in part]
+            about |= {key: mean(values), f"{key}_sd": pstdev(values)}
+        made.append(about)
+    return made
 
 
 def main() -> None:
@@ -96,7 +115,7 @@ def main() -> None:
         ", ".join(f"{ratio:.2f}" for ratio in ratios),
         f"(mean {mean(ratios):.2f})",
     )
-    print(save("label_sets", rows, quick=chosen.quick, learning_rates=UNDERFIT))
+    print(save("label_sets", summary(rows), quick=chosen.quick, runs=rows, learning_rates=UNDERFIT))
 
 
 if __name__ == "__main__":

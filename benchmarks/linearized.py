@@ -1,6 +1,6 @@
 """What do linearised jurors lose? Their p-values and label sets beside exact ones, for several numbers of directions.
 
-Labels are random, 1,000 of them; ballots are not averaged over neighbourhoods, in either mode. "reddit/50" is the
+Labels are random, 1,000 of them; votes are not averaged over neighbourhoods, in either mode. "reddit/50" is the
 synthetic stand-in at a fiftieth of Reddit's size. Rank 0 keeps no direction: jurors differ from the model at their own
 node only.
 """
@@ -13,11 +13,13 @@ from typing import Any
 from torch_geometric.data import Data
 
 from harness import options, save, table
-from jurygcn import GCN, Jury, load_dataset, train
+from jurygcn import Jury, Votes, load_dataset
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.leave_one_out.jurors import CompressedJurors
+from jurygcn.models.training import fit_gcn
+from protocol import PLAIN
 
-DECAY, RANKS = 5e-4, (0, 8, 32, 128, 512)
+DECAY, RANKS = PLAIN.weight_decay, (0, 8, 32, 128, 512)
 
 
 def graph(name: str) -> Data:
@@ -32,10 +34,9 @@ def measure(name: str, labels: int) -> list[dict[str, Any]]:
     data = graph(name)
     split = paper_split(data, seed=0)
     nodes, test = random_labels(split.pool, labels, seed=0), split.test
-    model = GCN(data.num_features, 16, int(data.num_classes))
-    train(model, data, nodes, weight_decay=DECAY)
+    model, _ = fit_gcn(data, nodes, PLAIN, seed=0)
     exact = Jury(model, data, nodes, weight_decay=DECAY, votes="exact").fit().verdict(test, diffusion=0)
-    jury = Jury(model, data, nodes, weight_decay=DECAY, votes="linearized", rank=max(RANKS)).fit()
+    jury = Jury(model, data, nodes, weight_decay=DECAY, votes=Votes("linearized", rank=max(RANKS))).fit()
     whole, rows = jury.jurors, []
     assert isinstance(whole, CompressedJurors)
     energy = float(whole.coefficients.double().square().sum()) / (1 - whole.discarded)

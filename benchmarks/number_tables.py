@@ -1,7 +1,7 @@
 """Write the tables and the picture of README.md, docs/results.md and docs/reliability.md from benchmarks/results/.
 
-No number of those pages is typed by hand: what stands between ``<!-- numbers -->`` and ``<!-- /numbers -->`` is made
-here. The name is not numbers.py because scripts of this folder would then find it in place of Python's own module.
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` and is made here. The text around it is written by
+hand. The name is not numbers.py because scripts of this folder would then find it in place of Python's own module.
 """
 
 from __future__ import annotations
@@ -14,23 +14,28 @@ from pathlib import Path
 
 from pages.picture import PICTURE, draw, is_current
 from pages.rows import Documents, documents
-from pages.tables import endurance, readme, results
+from pages.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
-BETWEEN = re.compile(r"(<!-- numbers -->\n).*?(<!-- /numbers -->)", flags=re.DOTALL)
-PAGES = {"README.md": readme, "docs/results.md": results, "docs/reliability.md": endurance}
+TABLE = re.compile(r"<!-- table: (?P<name>[^>]+?) -->\n.*?<!-- end -->", flags=re.DOTALL)
+PAGES = ("README.md", "docs/results.md", "docs/reliability.md")
 
 
 def renewed(root: Path, found: Documents) -> dict[Path, str]:
-    """The text that each page should have."""
-    texts = {}
-    for name, write in PAGES.items():
-        text = (root / name).read_text(encoding="utf-8")
-        if len(BETWEEN.findall(text)) != 1:
-            raise SystemExit(f"{name} needs one pair of lines <!-- numbers --> and <!-- /numbers -->.")
-        made = write(found)
-        texts[root / name] = BETWEEN.sub(lambda match, made=made: f"{match[1]}\n{made}\n\n{match[2]}", text)
-    return texts
+    """The text that each page should have: the same text with new tables."""
+    made = all_tables(found)
+    pages = {root / name: (root / name).read_text(encoding="utf-8") for name in PAGES}
+    shown = [match["name"] for text in pages.values() for match in TABLE.finditer(text)]
+    wrong = sorted(set(made).symmetric_difference(shown) | {name for name in shown if shown.count(name) > 1})
+    if wrong:
+        raise SystemExit(
+            f"Every table needs a result and one place on {', '.join(PAGES)}, between lines <!-- table: NAME --> and "
+            f"<!-- end -->. These have not: {', '.join(wrong)}."
+        )
+    return {
+        path: TABLE.sub(lambda match: f"<!-- table: {match['name']} -->\n\n{made[match['name']]}\n\n<!-- end -->", text)
+        for path, text in pages.items()
+    }
 
 
 def outdated(root: Path, found: Documents) -> list[str]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, pstdev
 
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn import GCN, Jury, Retraining, load_dataset, train
+from jurygcn import GCN, Jury, Retraining, load_dataset
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.experiments.cells import Cells
 from jurygcn.experiments.graphs import CITATION
+from jurygcn.models import Recipe, fit_gcn
 
-__all__ = ["CITATION", "Cells", "Trial", "extra", "fit_gcn", "graph", "spread", "trial"]
+__all__ = ["CITATION", "PLAIN", "Cells", "Trial", "extra", "graph", "spread", "trial"]
 
-DECAY = 5e-4
+PLAIN = Recipe(dropout=0.0)  # the setting of all benchmarks without dropout
 # Real graphs that are not fetched: used where this folder lies beside the project.
 EXTRA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -35,22 +36,21 @@ class Trial:
     def jury(self, leave_out: str) -> Jury:
         """A fitted jury of that kind."""
         return Jury(
-            self.model, self.data, self.labels, weight_decay=DECAY, leave_out=leave_out, retraining=self.recipe
+            self.model,
+            self.data,
+            self.labels,
+            weight_decay=PLAIN.weight_decay,
+            leave_out=leave_out,
+            retraining=self.recipe,
         ).fit()
 
 
-def trial(name: str, *, seed: int, num_labels: int = 60, epochs: int = 100, lr: float = 0.01) -> Trial:
+def trial(name: str, *, seed: int, num_labels: int = 60, epochs: int = PLAIN.epochs, lr: float = PLAIN.lr) -> Trial:
     data = graph(name)
     split = paper_split(data, seed=seed)
     labels = random_labels(split.pool, num_labels, seed=seed)
-    model = fit_gcn(data, labels, seed=seed, epochs=epochs, lr=lr)
+    model, _ = fit_gcn(data, labels, replace(PLAIN, epochs=epochs, lr=lr), seed=seed)
     return Trial(name, data, split, labels, model, Retraining(epochs=epochs, lr=lr, seed=seed))
-
-
-def fit_gcn(data: Data, labels: Tensor, *, seed: int, epochs: int = 100, lr: float = 0.01) -> GCN:
-    model = GCN(data.num_features, 16, int(data.num_classes))
-    train(model, data, labels, epochs=epochs, lr=lr, weight_decay=DECAY, seed=seed)
-    return model
 
 
 _graphs: dict[str, Data] = {}

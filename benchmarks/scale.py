@@ -19,13 +19,14 @@ import torch
 from torch_geometric.data import Data
 
 from harness import options, save, table
-from jurygcn import GCN, Jury, train
+from jurygcn import GCN, Jury, Votes, train
 from jurygcn.data import synthetic
 from jurygcn.experiments.figure2 import full_batch_epochs
 from jurygcn.models.receptive_field import ReceptiveField
+from protocol import PLAIN
 
-NODES, EDGES, FEATURES, CLASSES, HIDDEN = 232_965, 114_615_892, 602, 41, 16
-DECAY, EPOCHS, RANK = 5e-4, 100, 128
+NODES, EDGES, FEATURES, CLASSES, RANK = 232_965, 114_615_892, 602, 41, 128
+DECAY, HIDDEN, EPOCHS = PLAIN.weight_decay, PLAIN.hidden, PLAIN.epochs
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -45,9 +46,9 @@ def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:
     own, _ = seconds(lambda: train(model, data, nodes, epochs=EPOCHS, weight_decay=DECAY))
     ordinary = seconds(lambda: full_batch_epochs(data, nodes, epochs_timed))[0] / epochs_timed * EPOCHS
     test = torch.ones(N, dtype=torch.bool).index_fill_(0, nodes, False)
-    rows = []
+    votes, rows = Votes("linearized", rank=RANK), []
     for kind in ("newton", "influence"):
-        fit, jury = seconds(lambda: Jury(model, data, nodes, leave_out=kind, votes="linearized", rank=RANK).fit())  # noqa: B023
+        fit, jury = seconds(lambda: Jury(model, data, nodes, leave_out=kind, votes=votes).fit())  # noqa: B023
         ask, verdict = seconds(jury.verdict)
         sets = verdict.label_sets(0.1)[test]
         rows.append(

@@ -23,7 +23,7 @@ from scipy.stats import wilcoxon
 from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
-from harness import FIGURES, RESULTS, options, save, table
+from harness import FIGURES, options, save, table
 from jurygcn import learning
 from jurygcn.canvas import save_figure
 from jurygcn.data import cache_folder, paper_split, per_class_labels, public_split, random_labels
@@ -31,7 +31,6 @@ from jurygcn.experiments import figure1
 from jurygcn.experiments.figure1 import BLOCK, DETAILS, LABELS, OURS, scored, stamp_of
 from jurygcn.experiments.graphs import CITATION, REDDIT, STAND_IN, load
 from jurygcn.experiments.paper import SEMI_SUPERVISED
-from jurygcn.io.files import replacing
 from protocol import Cells
 
 RIVALS = ("gcn", "gat", "sgnn", "gpn")
@@ -116,7 +115,8 @@ def cell(dataset: str, labels: int | str, seed: int, method: str) -> Row:
 def summary(rows: list[Row]) -> list[Row]:
     """Mean and spread per dataset, label count and method; against ours, the test over runs that both have."""
     frame = pd.DataFrame(rows)
-    made = []
+    made: list[Row] = []
+    found: dict[tuple[str, int | str, str], dict[int, float]] = {}
     for (dataset, labels, method), part in frame.groupby(["dataset", "labels", "method"], sort=False):
         runs = part.set_index("seed")["micro_f1"].sort_index()
         made.append(
@@ -130,20 +130,18 @@ def summary(rows: list[Row]) -> list[Row]:
                 "auroc": float(part["auroc"].mean()),
                 "seconds": float(part["seconds"].median()),
                 **{key: float(part[key].mean()) for key in DETAILS if key in part and part[key].notna().any()},
-                "micro_f1": runs.round(2).tolist(),
-                "seeds": runs.index.tolist(),
             }
         )
-    ours = {(row["dataset"], row["labels"]): row for row in made if row["method"] == OURS}
+        found[dataset, labels, method] = runs.round(2).to_dict()
     for row in made:
-        mine = ours.get((row["dataset"], row["labels"]))
-        row |= compared(mine, row) if mine is not None and mine is not row else {"gain": None, "p_value": None}
+        mine = found.get((row["dataset"], row["labels"], OURS))
+        other = found[row["dataset"], row["labels"], row["method"]]
+        row |= compared(mine, other) if mine is not None and mine is not other else {"gain": None, "p_value": None}
     return made
 
 
-def compared(mine: Row, other: Row) -> Row:
-    """How much better ours is on the runs that both have, and the p-value of the paired test."""
-    ours, theirs = (dict(zip(row["seeds"], row["micro_f1"])) for row in (mine, other))
+def compared(ours: dict[int, float], theirs: dict[int, float]) -> Row:
+    """How much better ours is on the runs (by seed) that both have, and the p-value of the paired test."""
     gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if not gains:
         return {"gain": None, "p_value": None}
@@ -169,9 +167,6 @@ def main() -> None:
         body = [[name, *(shown.get((name, count), "") for count in counts)] for name in names]
         table(f"{dataset}: Micro-F1 (%), mean ± sd", ["method", *map(str, counts)], body)
     if not chosen.quick:
-        flat = pd.DataFrame(rows).drop(columns=["micro_f1", "seeds"]).round(4)
-        with replacing(RESULTS / "semi_supervised.csv") as temporary:
-            flat.to_csv(temporary, index=False)
         drawn = [row for row in measured if row["labels"] != "public" and row["method"] in figure1.METHODS]
         save_figure(figure1.draw(figure1.summary(drawn)), FIGURES / "figure1.png")
     known = {"paper": SEMI_SUPERVISED, "ours": OURS, "validated": VALIDATED, "rivals": RIVALS}

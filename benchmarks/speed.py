@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,16 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from harness import options, save, table
-from jurygcn import GCN, Jury, Retraining, load_dataset, train
+from jurygcn import GCN, Jury, LeaveOut, Retraining, load_dataset, train
 from jurygcn.allocator import keep_freed_memory
 from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments.memory import peak_mb
 from jurygcn.leave_one_out.retraining import retrained_parameters
+from jurygcn.models.training import fit_gcn
+from protocol import PLAIN
 
 LABELS = {"cora": 100, "citeseer": 100, "pubmed": 50}
-DECAY = 5e-4
+DECAY = PLAIN.weight_decay
 TURNS = 20  # machines are noisy: the best of these is compared
 
 
@@ -55,20 +58,19 @@ def seconds(call: Callable[[], Any], repeats: int = 1) -> float:
     return min(took)
 
 
-def ordinary_training(data: Data, nodes: Tensor, epochs: int = 100) -> None:
+def ordinary_training(data: Data, nodes: Tensor, epochs: int = PLAIN.epochs) -> None:
     model = OrdinaryGCN(data.num_features, int(data.num_classes))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(model.parameters(), lr=PLAIN.lr, weight_decay=DECAY)
     for _ in range(epochs):
         optimizer.zero_grad()
         functional.cross_entropy(model(data.x, data.edge_index)[nodes], data.y[nodes]).backward()
         optimizer.step()
 
 
-def setting(name: str, labels: int, hidden: int = 16) -> tuple[Data, Tensor, GCN]:
+def setting(name: str, labels: int, hidden: int = PLAIN.hidden) -> tuple[Data, Tensor, GCN]:
     data = load_dataset(name)
     nodes = random_labels(paper_split(data, seed=0).pool, labels, seed=0)
-    model = GCN(data.num_features, hidden, int(data.num_classes))
-    train(model, data, nodes, weight_decay=DECAY)
+    model, _ = fit_gcn(data, nodes, replace(PLAIN, hidden=hidden), seed=0)
     return data, nodes, model
 
 
@@ -189,7 +191,7 @@ def against_captum(name: str) -> dict[str, Any]:
     from torch.utils.data import TensorDataset
 
     data, nodes, model = setting(name, 100)
-    settings: dict[str, Any] = {"leave_out": "influence", "curvature": "hessian", "damping": 0.1}
+    settings = {"leave_out": LeaveOut("influence", curvature="hessian", damping=0.1)}
     took = seconds(lambda: Jury(model, data, nodes, **settings).fit(), 3)
     reference = Jury(model, data, nodes, **settings).fit().influences
     wrapped = AtNodes(copy.deepcopy(model).double(), data)

@@ -1,4 +1,4 @@
-"""Which nodes to label next: two strategies on a synthetic graph, then a batch for people. Runs in seconds."""
+"""Choose nodes to label: compare two strategies on a synthetic graph, then print a batch of tasks. Runs in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jurygcn.data import synthetic
 
 
 def main() -> None:
-    """Compare strategies by the accuracy that the same number of labels buys."""
+    """Compare the accuracy of two strategies with the same number of labels."""
     data = synthetic(num_nodes=800, num_edges=3200, num_features=24, num_classes=5)
     for strategy in ("random", "jury-design"):
         history = active.run(data, strategy, initial=5, budget=40, step=10, seed=0)

@@ -1,4 +1,4 @@
-"""Twenty labels: a plain GCN, the paper's reweighting, and self-training led by the jury. Needs no network."""
+"""Train on twenty labels: a plain GCN, the paper's reweighting and the jury's self-training. Needs no network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jurygcn.evaluation import accuracy, error_auroc
 
 
 def main() -> None:
-    """Learn the digits from twenty of them."""
+    """Compare three methods on the digits graph with twenty labels."""
     data = jurygcn.load_dataset("digits")
     split = paper_split(data, seed=0)
     train_nodes = random_labels(split.pool, 20, seed=0)
@@ -24,7 +24,7 @@ def main() -> None:
         fitted = method.fit(data, train_nodes, seed=0)
         predicted = fitted.predict(split.test)
         auroc = error_auroc(fitted.uncertainty(nodes=split.test), predicted != truth)
-        print(f"{name}: accuracy {accuracy(predicted, truth):.1%}, AUROC of its uncertainty for errors {auroc:.3f}")
+        print(f"{name}: accuracy {accuracy(predicted, truth):.1%}, AUROC for wrong predictions {auroc:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A jury for a model of your own: here a graph attention network from PyG, through the generic path.
+"""A jury for your own model: here a graph attention network from PyG.
 
-Any ``torch.nn.Module`` that returns one row of logits per node will do. The derivatives come from automatic
-differentiation instead of the paper's closed forms, and the jurors vote through ``vmap``.
+You can use any ``torch.nn.Module`` that returns one row of logits per node. Derivatives come from automatic
+differentiation instead of the paper's closed forms, and ``vmap`` computes the jurors' predictions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     run = jurygcn.train(model, data, train_nodes, epochs=200, weight_decay=WEIGHT_DECAY)
     print(f"trained {type(model).__name__} in {run.seconds:.1f} s, last loss {run.losses[-1]:.3f}")
 
-    # the same weight decay as in training: it is part of what was minimised
+    # pass the same weight decay as in training: it is part of the objective
     jury = jurygcn.Jury(model, data, train_nodes, weight_decay=WEIGHT_DECAY).fit()
     print(f"{jury.engine.num_parameters} parameters; {jury.jurors.reason}")
 
@@ -48,9 +48,9 @@ def main() -> None:
     truth = data.y[split.test]
     sets = verdict.label_sets(alpha=0.1)
     print(f"accuracy {accuracy(verdict.predicted_class, truth):.1%}")
-    print(f"label sets at alpha = 0.1: {set_coverage(sets, truth):.1%} covered, {mean_set_size(sets):.2f} labels each")
+    print(f"label sets at alpha = 0.1: coverage {set_coverage(sets, truth):.1%}, mean size {mean_set_size(sets):.2f}")
     right = verdict.predicted_class == truth
-    print(f"mean ambiguity where right: {verdict.ambiguity[right].mean():.3f}, where wrong: ", end="")
+    print(f"mean ambiguity of correct predictions: {verdict.ambiguity[right].mean():.3f}, of wrong ones: ", end="")
     print(f"{verdict.ambiguity[~right].mean():.3f}")
 
 

@@ -1,4 +1,4 @@
-"""Train a GCN on a few labels, fit its jury, and read the verdict. Runs in seconds, needs no network."""
+"""Train a GCN on a few labels, fit its jury and print the verdict. Runs in seconds and needs no network."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def main() -> None:
 
     jury = jurygcn.Jury(model, data, train_nodes, weight_decay=5e-4).fit()
     verdict = jury.verdict(split.test)
-    print(f"{len(jury.jurors.steps)} jurors; {jury.jurors.reason}; ballots diffused {verdict.diffusion} times")
+    print(f"{len(jury.jurors.steps)} jurors; {jury.jurors.reason}; votes averaged {verdict.diffusion} times")
 
     truth = data.y[split.test]
     sets = verdict.label_sets(alpha=0.1)
-    print(f"label sets at alpha = 0.1 hold the true label of {set_coverage(sets, truth):.1%} of the test nodes")
-    print(f"they have {mean_set_size(sets):.2f} labels on average")
+    print(f"label sets at alpha = 0.1 contain the true label of {set_coverage(sets, truth):.1%} of the test nodes")
+    print(f"label sets have {mean_set_size(sets):.2f} labels on average")
     wrong = verdict.predicted_class != truth
     print(f"AUROC of ambiguity for wrong predictions: {error_auroc(verdict.uncertainty(), wrong):.3f}")
 

@@ -1,6 +1,6 @@
-"""Prediction intervals for a target on the nodes: loss="mse", no calibration split.
+"""Prediction intervals for a target on the nodes, with loss="mse" and no calibration split.
 
-The target is a smooth function of a node's surroundings plus noise, on a synthetic graph.
+The graph is synthetic. The target is a smooth function of a node's neighbourhood plus noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ALPHA, WEIGHT_DECAY = 0.1, 1e-2
 
 
 def make_graph(*, seed: int = 0) -> Data:
-    """A synthetic graph whose target is a random direction of the twice propagated features, plus noise."""
+    """A synthetic graph. The target is a random linear function of the twice propagated features, plus noise."""
     graph = synthetic(num_nodes=1500, num_edges=9000, num_features=16, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     propagate = normalized_adjacency(graph)
@@ -27,7 +27,7 @@ def make_graph(*, seed: int = 0) -> Data:
 
 
 def main() -> None:
-    """Compare the three intervals on nodes the model has not seen."""
+    """Compare the three intervals on test nodes."""
     data = make_graph()
     split = paper_split(data, seed=0)
     train_nodes = random_labels(split.pool, 100, seed=0)
@@ -37,8 +37,9 @@ def main() -> None:
     jury = jurygcn.Jury(model, data, train_nodes, loss="mse", weight_decay=WEIGHT_DECAY).fit()
 
     truth = data.y[split.test]
-    print(f"{len(train_nodes)} labels, {len(truth)} test nodes, alpha = {ALPHA}, target spread {truth.std():.2f}")
-    print(f"{'interval':<12}{'covered':>9}{'mean width':>12}")
+    print(f"{len(train_nodes)} labels, {len(truth)} test nodes, alpha = {ALPHA}")
+    print(f"standard deviation of the target: {truth.std():.2f}")
+    print(f"{'interval':<12}{'coverage':>9}{'mean width':>12}")
     for interval in ("jackknife+", "jackknife", "minmax"):
         verdict = jury.verdict(split.test, alpha=ALPHA, interval=interval)
         covered = ((verdict.lower <= truth) & (truth <= verdict.upper)).double().mean()

@@ -16,6 +16,7 @@ from jurygcn.data import paper_split
 from jurygcn.errors import SettingError
 from jurygcn.experiments import reproduce
 from jurygcn.experiments.comparison import evaluate
+from jurygcn.settings import LeaveOut, Run
 
 NODES = torch.arange(8)
 FLOATS = (-1.0, math.nan, math.inf, -math.inf, 1e300, 10**400, -(10**400), "1", None)
@@ -68,14 +69,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "seed": (of(trained, "seed"), COUNTS),
     "jury weight_decay": (lambda value: Jury(small(), karate(), NODES, weight_decay=value), FLOATS[:-1]),
     "jury memory": (
-        lambda value: Jury(small(), karate(), NODES, memory=value),
+        lambda value: Jury(small(), karate(), NODES, run=Run(memory=value)),
         ("1.2.3GB", "", ".", "1K\N{KELVIN SIGN}", "٣GB", "9" * 400, "inf", "nan", "-1GB", 10**5000, None),
     ),
     "jury parallel": (
-        lambda value: Jury(small(), karate(), NODES, parallel=value),
+        lambda value: Jury(small(), karate(), NODES, run=value),
         (99999999999, 10**5000, 0, -2, 1.5, True, "٣", "processes:0", "processes:9999999", "dask://host:٣"),
     ),
-    "jury jurors": (lambda value: Jury(small(), karate(), NODES, max_jurors=value), (0, *COUNTS)),
+    "jury jurors": (lambda value: Jury(small(), karate(), NODES, leave_out=LeaveOut(max_jurors=value)), (0, *COUNTS)),
     "retraining epochs": (of(Retraining, "epochs"), (0, *COUNTS)),
     "retraining lr": (of(Retraining, "lr"), (0.0, *FLOATS)),
     "retraining seed": (of(Retraining, "seed"), COUNTS),
@@ -112,4 +113,4 @@ def test_absurd_settings_are_one_sentence(name, tmp_path, monkeypatch):
 def test_the_bounds_themselves_are_fine():
     trained(lr=1e6, weight_decay=1e6, seed=2**63 - 1)
     assert jury().verdict(diffusion=100).diffusion == 100
-    Jury(small(), karate(), NODES, memory="999999TB", parallel=1024)
+    Jury(small(), karate(), NODES, run=Run(parallel=1024, memory="999999TB"))

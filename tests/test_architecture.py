@@ -32,8 +32,8 @@ LAYERS = (
         "graph",
     ),
     *("losses", "models", "derivatives", "engine", "curvature", "leave_one_out", "conformal", "display", "verdict"),
-    *("assembling", "diagnostics", "jury_storage", "jury", "evaluation", "active", "baselines", "reweighting"),
-    *("self_training", "learning", "bandit", "experiments", "report", "__init__", "cli", "__main__"),
+    *("assembling", "diagnostics", "settings", "jury_storage", "jury", "evaluation", "active", "baselines"),
+    *("reweighting", "self_training", "learning", "bandit", "experiments", "report", "__init__", "cli", "__main__"),
 )
 MAX_LINES = 400
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

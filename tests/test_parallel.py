@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import joblib
@@ -28,6 +28,7 @@ from jurygcn.errors import JuryError, JuryWarning, SettingError
 from jurygcn.jury import Jury
 from jurygcn.models import GCN, train
 from jurygcn.parallel import ClusterError, map_batches
+from jurygcn.settings import Run
 from jurygcn.verdict import Verdict
 
 dask = pytest.importorskip("dask")
@@ -95,21 +96,21 @@ def memory_for(jury: Jury, batch_size: int) -> str:
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_batches_processes_and_machines_change_nothing(batch_size: int, workers, reference: Verdict):
     jury = jury_of()
-    jury.memory = memory_for(jury, batch_size)
+    jury.run = Run(memory=memory_for(jury, batch_size))
     assert (
-        LeaveOneOutPredictions(jury.engine, jury.jurors.steps, torch.arange(120), memory=jury.memory).batch_size
+        LeaveOneOutPredictions(jury.engine, jury.jurors.steps, torch.arange(120), memory=jury.run.memory).batch_size
         == batch_size
     )
     assert_same(jury.verdict(), reference)
-    jury.parallel = workers
+    jury.run = replace(jury.run, parallel=workers)
     assert_same(jury.verdict(), reference)
 
 
 @pytest.mark.parametrize("name", ["gat", "batch_norm", "weight_norm"])
 def test_any_model_travels(name: str, workers):
-    jury = jury_of(name, dtype=torch.float64, memory="10MB")
+    jury = jury_of(name, dtype=torch.float64, run=Run(memory="10MB"))
     here = jury.verdict([3, 1, 77], nonconformity="aps")
-    jury.parallel = workers
+    jury.run = replace(jury.run, parallel=workers)
     assert_same(jury.verdict([3, 1, 77], nonconformity="aps"), here)
 
 
@@ -207,9 +208,9 @@ class Fatal:
 
 def test_a_worker_dies_and_nobody_notices(workers, tmp_path: Path):
     marker = tmp_path / "died"
-    jury = jury_of(forward=Fatal(marker), memory="3MB")
+    jury = jury_of(forward=Fatal(marker), run=Run(memory="3MB"))
     here = jury.verdict()
-    jury.parallel = workers
+    jury.run = replace(jury.run, parallel=workers)
     assert_same(jury.verdict(), here)
     assert marker.exists()
 
@@ -247,7 +248,9 @@ class KillScheduler:
 def test_a_lost_scheduler_is_one_sentence(tmp_path: Path):
     address = tmp_path / "scheduler.json"
     common = ["--no-dashboard", "--scheduler-file", str(address)]
-    quiet = {"stderr": subprocess.DEVNULL, "env": {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}}
+    here = Path(__file__).parent
+    found = os.pathsep.join([str(here), str(here.parent / "src")])  # these tests and this library, in a worktree too
+    quiet = {"stderr": subprocess.DEVNULL, "env": {**os.environ, "PYTHONPATH": found}}
     run = [sys.executable, "-m"]
     scheduler = subprocess.Popen(
         [*run, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common], **quiet
@@ -275,7 +278,7 @@ def test_a_lost_scheduler_is_one_sentence(tmp_path: Path):
 def test_nobody_answers(monkeypatch):
     monkeypatch.setattr(parallel_module, "PATIENCE", 0.5)
     with pytest.raises(ClusterError, match="no answer"):
-        jury_of(parallel="dask://127.0.0.1:9").verdict()
+        jury_of(run="dask://127.0.0.1:9").verdict()
 
 
 def test_without_the_extra(monkeypatch):
@@ -287,4 +290,4 @@ def test_without_the_extra(monkeypatch):
 @pytest.mark.parametrize("parallel", [0, -2, True, "many", "processes:0", "dask://", "dask://host", "http://host:1"])
 def test_places_that_are_refused(parallel):
     with pytest.raises(SettingError, match="dask://host:port"):
-        jury_of(parallel=parallel)
+        jury_of(run=parallel)

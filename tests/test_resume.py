@@ -23,6 +23,7 @@ from jurygcn.errors import JuryWarning
 from jurygcn.io.archives import read_sealed, write_sealed
 from jurygcn.jury import Jury
 from jurygcn.progress import progress_bar
+from jurygcn.settings import LeaveOut, Run
 from jurygcn.verdict import Verdict
 
 FIELDS = ("outputs", "lower", "upper", "loo_variance", "label_flips", "loo_errors")
@@ -31,7 +32,7 @@ FIELDS = ("outputs", "lower", "upper", "loo_variance", "label_flips", "loo_error
 def jury_of(loss: str = "cross_entropy", **settings) -> Jury:
     """Five jurors, each a batch of its own."""
     engine = Case("two_block", 2, loss).engine(weight_decay=0.05, trained=True)
-    settings = {"weight_decay": 0.05, "loss": loss, "memory": "1B", **settings}
+    settings = {"weight_decay": 0.05, "loss": loss, "run": Run(memory="1B"), **settings}
     return Jury(engine.model, engine.data, engine.train_nodes, **settings).fit()
 
 
@@ -130,7 +131,7 @@ def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
     moved.x = jury.data.x.clone()
     moved.x[0, 0] += 1e-9
     rewired.edge_index = jury.data.edge_index[:, :-2]
-    settings = {"memory": "1B", "weight_decay": 0.05}
+    settings = {"run": Run(memory="1B"), "weight_decay": 0.05}
     elsewhere = [Jury(jury.engine.model, graph, jury.train_nodes, **settings).fit() for graph in (moved, rewired)]
     others = [
         lambda: jury.verdict(alpha=0.1, resume=tmp_path),
@@ -139,7 +140,7 @@ def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
         lambda: jury.verdict(diffusion=1, resume=tmp_path),
         lambda: jury.verdict([0, 1], resume=tmp_path),
         lambda: jury_of(leave_out="influence").verdict(resume=tmp_path),
-        lambda: jury_of(damping=0.1).verdict(resume=tmp_path),
+        lambda: jury_of(leave_out=LeaveOut(damping=0.1)).verdict(resume=tmp_path),
         *(functools.partial(other.verdict, resume=tmp_path) for other in elsewhere),
     ]
     for ask in others:
@@ -147,7 +148,7 @@ def test_other_questions_do_not_meet(tmp_path: Path, counted: list[int]):
         ask()
         assert counted == [0, 1, 2, 3, 4]
     assert len(list(tmp_path.iterdir())) == 1 + len(others)
-    for ask in (lambda: jury.verdict(resume=tmp_path), lambda: jury_of(memory="1GB").verdict(resume=tmp_path)):
+    for ask in (lambda: jury.verdict(resume=tmp_path), lambda: jury_of(run=Run(memory="1GB")).verdict(resume=tmp_path)):
         counted.clear()
         ask()
         assert counted == []
@@ -245,7 +246,7 @@ def test_another_number_of_jurors_is_not_believed(tmp_path: Path, counted: list[
 
 
 def test_one_batch_leaves_no_record(tmp_path: Path):
-    jury_of(memory="1GB").verdict(resume=tmp_path / "folder")
+    jury_of(run=Run(memory="1GB")).verdict(resume=tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
@@ -255,7 +256,7 @@ def test_a_run_goes_on_with_other_workers(tmp_path: Path, monkeypatch, counted: 
         interrupt(patch, after=2)
         with pytest.raises(KeyboardInterrupt):
             jury_of().verdict(resume=tmp_path)
-    verdict = jury_of(parallel="processes:2").verdict(resume=tmp_path)
+    verdict = jury_of(run=Run("processes:2", memory="1B")).verdict(resume=tmp_path)
     torch.testing.assert_close(verdict.lower, reference.lower, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(verdict.loo_variance, reference.loo_variance, rtol=1e-9, atol=1e-12)
 
@@ -281,7 +282,7 @@ def test_a_bar_says_what_is_being_done(monkeypatch, capsys):
         return count(counter, chunk)
 
     monkeypatch.setattr(ExactCounter, "count", slow)
-    jury_of(progress=True).verdict()
+    jury_of(run=Run(memory="1B", progress=True)).verdict()
     shown = capsys.readouterr()
     assert "Counting votes" in shown.err
     assert "/5" in shown.err
@@ -291,7 +292,7 @@ def test_a_bar_says_what_is_being_done(monkeypatch, capsys):
 
 def test_short_or_unasked_work_shows_nothing(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    jury_of(progress=True).verdict()
+    jury_of(run=Run(memory="1B", progress=True)).verdict()
     with progress_bar("Work", total=2, show=False) as advance:
         advance(2)
     shown = capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""How results become pages: rows, tables, findings, a picture. `number_tables.py` is the script."""
+"""How results become tables and a picture. `number_tables.py` is the script."""

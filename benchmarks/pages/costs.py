@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from pages.rows import Document, named
-
-Markdown = Callable[..., str]
+from pages.rows import Document, Tables, markdown, named
 
 
-def speed(document: Document, markdown: Markdown) -> list[str]:
+def speed(document: Document) -> Tables:
     routes = {
         "ordinary_retraining": "ordinary PyG, full batch (one juror timed)",
         "own_retraining_one_by_one": "own training on the receptive field, one by one (one juror timed)",
@@ -23,20 +19,16 @@ def speed(document: Document, markdown: Markdown) -> list[str]:
         ]
         for row in document["rows"]
     ]
-    dense, ours = document["dense"]["dense"], document["dense"]["ours"]
+    yield "speed", markdown(["graph", "fit and verdict", *routes.values()], body)
     others = [
         [row["library"], named(row["dataset"]), f"{row['speedup']:,.0f}", f"{row['difference']:.0e}"]
         for row in document["libraries"]
     ]
-    return [
-        "How many times faster fit and verdict of all nodes are than retraining every juror:",
-        markdown(["graph", "fit and verdict", *routes.values()], body),
-        f"Against the dense route (Cora, 10 labels, h = 8): {dense['seconds'] / ours['seconds']:,.0f} times faster.",
-        markdown(["same influences of 100 nodes by", "graph", "times faster", "relative difference"], others),
-    ]
+    head = ["same influences of 100 nodes by", "graph", "times faster", "relative difference"]
+    yield "speed: other libraries", markdown(head, others)
 
 
-def scale(document: Document, markdown: Markdown) -> list[str]:
+def scale(document: Document) -> str:
     body = [
         [
             f"{row['labels']:,} {row['jurors']}",
@@ -64,23 +56,18 @@ def scale(document: Document, markdown: Markdown) -> list[str]:
         "coverage at 0.9",
         "peak memory so far",
     ]
-    return [f"{document['nodes']:,} nodes, {document['edges']:,} edges.", markdown(head, body)]
+    return markdown(head, body)
 
 
-def growth(document: Document, markdown: Markdown) -> list[str]:
+def growth(document: Document) -> str:
     body = [
         [row["changed"], *(f"{row[key]:.2f}" for key in ("fit_s", "verdict_s", "both"))]
         for row in document["exponents"]
     ]
-    base = ", ".join(f"{value:,} {name}" for name, value in document["base"].items())
-    return [
-        f"{base} where not changed.",
-        markdown(["seconds grow as this size to the power of", "fit", "verdict", "both"], body),
-        "![Seconds of fit and verdict over each size](figures/growth.png)",
-    ]
+    return markdown(["seconds grow as this size to the power of", "fit", "verdict", "both"], body)
 
 
-def linearized(document: Document, markdown: Markdown) -> list[str]:
+def linearized(document: Document) -> str:
     body = [
         [
             f"{named(row['dataset'])}, {row['rank']} directions",
@@ -102,8 +89,4 @@ def linearized(document: Document, markdown: Markdown) -> list[str]:
         "coverage",
         "coverage, exact",
     ]
-    return [
-        markdown(head, body),
-        "With many labels what a juror says of its own node decides nearly everything; that is never compressed. The "
-        "variance over jurors is, so it is too small by about the share outside.",
-    ]
+    return markdown(head, body)

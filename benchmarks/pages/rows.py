@@ -1,10 +1,9 @@
-"""Reading results, and the words for what is in them."""
+"""Reading results, and the names of what is in them."""
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -16,25 +15,25 @@ NAMES = {
     "citeseer, whole graph": "Citeseer, whole graph",
     "citeseer, largest component": "Citeseer, largest component",
 }
-SPLIT, DEFAULT, MAX_PROBABILITY, WIDTH = "split conformal", "default (ambiguity)", "max-probability", "paper's width"
+SPLIT, DEFAULT, MAX_PROBABILITY = "split conformal", "default (ambiguity)", "max-probability"
 NEIGHBOURS = "neighbour doubt"
 OPINION = "ridge panel"
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
 Documents = Mapping[str, Document]
+Tables = Iterator[tuple[str, str]]  # the name of a table, and the table
 
 
 def documents(root: Path) -> dict[str, Any]:
-    """Every full result, by the name of its benchmark, with the words of the script that made it."""
+    """Every full result, by the name of its benchmark."""
     found = {}
     for path in sorted((root / "benchmarks" / "results").glob("*.json")):
         script = root / "benchmarks" / f"{path.stem}.py"
         if not script.exists():  # quick results have a name of their own, and no script of that name
             continue
-        words = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8")))
         text = path.read_text(encoding="utf-8").replace('"neighbour mass"', f'"{NEIGHBOURS}"')  # its first name
-        found[path.stem] = json.loads(text) | {"words": words}
+        found[path.stem] = json.loads(text)
     return found
 
 
@@ -65,26 +64,12 @@ def auroc(document: Document, score: str) -> float:
     return mean(mean(column(rows, score, dataset=name)) for name in values_of(rows, "dataset"))
 
 
-def width_ratio(rows: Sequence[Row], graph: str) -> float:
-    """How wide jackknife+ intervals are, in units of split conformal's."""
-    plus, split = (mean(column(rows, "width", graph=graph, kind=kind)) for kind in ("jackknife+", SPLIT))
-    return plus / split
-
-
-def size_ratios(rows: Sequence[Row]) -> list[float]:
-    """Set size of the jury over that of split conformal at target 0.9, for each citation graph."""
-    sizes = {
-        kind: [mean(column(rows, "size", dataset=name, kind=kind, alpha=0.1)) for name in CITATION]
-        for kind in ("newton", SPLIT)
-    }
-    return [mine / other for mine, other in zip(sizes["newton"], sizes[SPLIT])]
-
-
 def named(dataset: str) -> str:
     """A graph's name for people."""
     return NAMES.get(dataset, f"`{dataset}`")
 
 
-def listed(parts: Sequence[str]) -> str:
-    """a, b and c."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """A table: the first column is text, the others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
     from jurygcn.leave_one_out.retraining import Retraining
     from jurygcn.models import GCN, train
+    from jurygcn.settings import LeaveOut, Run, Votes
     from jurygcn.verdict import Verdict
 
     __version__: str
@@ -23,8 +24,11 @@ _HOMES = {
     "GCN": "models",
     "Jury": "jury",
     "JuryError": "errors",
+    "LeaveOut": "settings",
     "Retraining": "leave_one_out.retraining",
+    "Run": "settings",
     "Verdict": "verdict",
+    "Votes": "settings",
     "load_dataset": "data",
     "train": "models",
 }
@@ -32,8 +36,11 @@ __all__ = [
     "GCN",
     "Jury",
     "JuryError",
+    "LeaveOut",
     "Retraining",
+    "Run",
     "Verdict",
+    "Votes",
     "__version__",
     "active",
     "bandit",

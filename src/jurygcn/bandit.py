@@ -16,16 +16,15 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.linalg import svds
 from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
 from jurygcn.errors import DataError, SettingError
+from jurygcn.graph.features import leading_directions
 from jurygcn.graph.propagation import Propagation
 from jurygcn.jury import Jury
-from jurygcn.models import GCN, train
+from jurygcn.models import GCN, Recipe, fit_gcn
 from jurygcn.models.training import outputs_at
 
 Array = NDArray[np.float64]
@@ -54,10 +53,10 @@ class Play:
     epsilon: float = 0.1
     optimism: float = 0.3
     dimensions: int = 32
-    hidden: int = 16
-    epochs: int = 100
+    hidden: int = Recipe.hidden
+    epochs: int = Recipe.epochs
     lr: float = 0.05
-    weight_decay: float = 5e-4
+    weight_decay: float = Recipe.weight_decay
 
     def __post_init__(self) -> None:
         counts = {"plays": self.plays, "batch": self.batch, "dimensions": self.dimensions, "hidden": self.hidden}
@@ -134,9 +133,9 @@ class State:
         graph = copy.copy(self.data)
         graph.y = torch.zeros(len(self.counts), 1)
         graph.y[played, 0] = ((means - means.mean()) / means.std().clamp_min(1e-6)).float()
-        model = GCN(graph.x.shape[1], self.play.hidden, 1)
         p = self.play
-        train(model, graph, played, loss="mse", epochs=p.epochs, lr=p.lr, weight_decay=p.weight_decay, seed=self.seed)
+        recipe = Recipe(p.hidden, p.epochs, p.lr, p.weight_decay, dropout=0.0)
+        model, _ = fit_gcn(graph, played, recipe, seed=self.seed, outputs=1, loss="mse")
         return model, graph, played
 
     # --- propagated features -----------------------------------------------------------------------------
@@ -144,13 +143,8 @@ class State:
     @cached_property
     def features(self) -> Array:
         r"""Rows of :math:`\hat A^2 X` projected on the leading singular vectors and scaled to length 1."""
-        graph = Propagation.of(self.data)
-        twice = (graph.adjacency @ graph.inputs).astype(np.float64)
-        if self.play.dimensions < min(twice.shape) and abs(twice).max() > 0:
-            left, sizes, _ = svds(twice, k=self.play.dimensions, random_state=0)
-            rows: Array = left * sizes
-        else:  # a projection would not reduce the dimension, so the rows stay as they are
-            rows = twice.toarray() if sparse.issparse(twice) else twice.copy()
+        twice = Propagation.of(self.data).propagated(2).astype(np.float64)
+        rows: Array = np.asarray(twice @ leading_directions(twice, self.play.dimensions))
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         rows /= np.maximum(lengths, 1e-12)
         return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,6 +31,13 @@ def check_real(value: Any, name: str, *, least: float = 0.0, most: float | None 
         between = f"finite number of at least {least:g}" if most is None else f"number between {least:g} and {most:g}"
         raise SettingError(f"expected {name} as a {between}, got {in_short(value)}; change it")
     return float(value)
+
+
+def check_choice(value: Any, name: str, choices: Sequence[str]) -> str:
+    """Return the value; raise SettingError unless it is one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise SettingError(f"expected {name} to be one of {', '.join(choices)}, got {in_short(value)}; choose one")
+    return value
 
 
 def check_rate(value: Any) -> float:

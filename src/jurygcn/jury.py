@@ -20,7 +20,7 @@ from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import CHOSEN, Agreement, Grounds, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
-from jurygcn.conformal.predictions import LeaveOneOutPredictions, parse_memory
+from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
@@ -32,19 +32,19 @@ from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
 from jurygcn.errors import SettingError
 from jurygcn.jury_storage import load_jury, save_jury
-from jurygcn.leave_one_out.estimated import LEAVE_OUT, VOTES, LeaveOneOut
+from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
-from jurygcn.linalg import Solver
-from jurygcn.parallel import check_parallel
+from jurygcn.models.training import Recipe
 from jurygcn.progress import progress_bar
+from jurygcn.settings import LeaveOut, Run, Votes
 from jurygcn.verdict import Verdict
 
 # Above this many numbers in all ballots, votes="auto" linearises: exact ones would take many minutes.
 MANY_BALLOTS = 2e9
 
 # The paper's weight decay, and this library's when it trains.
-ASSUMED_DECAY = 5e-4
+ASSUMED_DECAY = Recipe.weight_decay
 
 
 class Jury:
@@ -58,26 +58,15 @@ class Jury:
         loss: "cross_entropy" or "mse".
         weight_decay: the L2 the model was trained with; it is part of the objective. One number, or one per
             parameter name. If it is not given, 5e-4 is assumed, and ``health`` says so.
-        curvature: "ggn" (default), "hessian" or "printed".
-        solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with settings.
-        leave_out: "newton" (default), "influence" (the paper), or "retrain" (brute force, as ``retraining`` says).
-        damping: added to the curvature's diagonal; zero unless you ask.
-        as_printed: the paper's formulas as printed (errata E1, E2, E3); implies influence jurors and Theorem 1.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
-        votes: how jurors vote: "exact" (a forward pass each), "linearized" (to first order, in ``rank`` common
-            directions: for thousands of labels or millions of ballots; the share that ``rank`` discards is in
-            ``jury.jurors.discarded``), or "auto", which linearises above a few billion ballots.
-        rank: how many directions linearised jurors share.
-        max_jurors: take only this many jurors, drawn at random; None takes all. The other labels still train the
-            model, so label sets keep their meaning with n = ``max_jurors``: they get noisier, and no level below
-            1 / (max_jurors + 1) can be asked for.
-        memory: how much the ballots of one batch of jurors may take, in each process that counts.
         chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
             after active learning no coverage is claimed.
         retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
-        parallel: where ballots are counted: None (here, or where ``joblib.parallel_config`` says), "serial", a number
-            of processes, or "dask://host:port". The verdict is the same.
-        progress: show a bar on stderr for what takes over a second.
+        leave_out: how jurors are found: "newton", "influence" (the paper's), "retrain" (brute force), "printed" (the
+            paper's formulas as printed), or a ``jurygcn.LeaveOut`` with the solver and other details.
+        votes: how jurors vote: "exact", "linearized", "auto", or a ``jurygcn.Votes``.
+        run: where the work runs: "serial", a number of processes, "dask://host:port", or a ``jurygcn.Run``, which
+            also has the memory and the progress bar.
     """
 
     @plain_torch()
@@ -89,32 +78,18 @@ class Jury:
         *,
         loss: str = "cross_entropy",
         weight_decay: float | Mapping[str, float] | None = None,
-        curvature: str = "ggn",
-        solver: str | Solver = "auto",
-        leave_out: str = "newton",
-        damping: float = 0.0,
-        as_printed: bool = False,
         forward: Forward | None = None,
-        votes: str = "auto",
-        rank: int = 128,
-        max_jurors: int | None = None,
-        memory: str = "1GB",
         chosen: str = "random",
         retraining: Retraining | None = None,
-        parallel: int | str | None = None,
-        progress: bool = False,
+        leave_out: str | LeaveOut = "newton",
+        votes: str | Votes = "auto",
+        run: int | str | Run | None = None,
     ) -> None:
-        if leave_out not in LEAVE_OUT:
-            raise SettingError(f"Unknown leave_out {leave_out!r}: choose one of {', '.join(LEAVE_OUT)}.")
+        self.leave_out, self.votes, self.run = LeaveOut.of(leave_out), Votes.of(votes), Run.of(run)
         if chosen not in CHOSEN:
             raise SettingError(
                 f"Unknown chosen {chosen!r}: say how the labels were chosen, {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}."
             )
-        if votes not in VOTES:
-            raise SettingError(f"Unknown votes {votes!r}: choose one of {', '.join(VOTES)}.")
-        check_count(rank, "rank")
-        check_parallel(parallel)
-        parse_memory(memory)
         if train_nodes is None:
             train_nodes = data.get("train_mask")
             if train_nodes is None:
@@ -124,26 +99,24 @@ class Jury:
         self.engine = engine_of(model, data, train_nodes, loss=loss, weight_decay=decay, forward=forward)
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = data, self.engine.train_nodes, chosen
-        self.solver, self.damping, self.memory, self.as_printed = solver, damping, memory, as_printed
-        self.leave_out = "influence" if as_printed else leave_out
-        self.retraining, self.parallel, self.progress = retraining or Retraining(), parallel, progress
-        self.curvature_kind = "printed" if as_printed else curvature
-        self.positions = draw_positions(self.engine.num_train, max_jurors)
-        self.rank, self.votes = rank, self._check_votes(votes)
+        self.retraining = retraining or Retraining()
+        self.positions = draw_positions(self.engine.num_train, self.leave_out.max_jurors)
+        self.votes = replace(self.votes, how=self._check_votes())
         self._jurors: Jurors | CompressedJurors | None = None
         self._agreement: Agreement | None = None
 
-    def _check_votes(self, votes: str) -> str:
+    def _check_votes(self) -> str:
         """What "auto" stands for; refuses what cannot be linearised."""
-        possible = self.leave_out != "retrain" and self.curvature_kind == "ggn"
+        how, curvature, votes = self.leave_out.how, self.leave_out.curvature, self.votes.how
+        possible = how != "retrain" and curvature == "ggn"
         if votes == "linearized" and not possible:
             raise SettingError(
                 "votes='linearized' needs newton or influence jurors with curvature='ggn', got "
-                f"leave_out={self.leave_out!r}, curvature={self.curvature_kind!r}: use votes='exact'."
+                f"leave_out={how!r}, curvature={curvature!r}: use votes='exact'."
             )
         ballots = len(self.positions) * int(self.data.num_nodes) * self.engine.num_outputs
         if votes == "auto":
-            here = self.parallel in (None, "serial")  # linearised jurors are counted in this process only
+            here = self.run.parallel in (None, "serial")  # linearised jurors are counted in this process only
             return "linearized" if possible and here and ballots > MANY_BALLOTS else "exact"
         return votes
 
@@ -153,21 +126,21 @@ class Jury:
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
         self._sources.check()
-        with progress_bar("Finding the jurors", show=self.progress):
+        with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors = self._find_jurors()
         return self
 
     def _find_jurors(self) -> Jurors | CompressedJurors:
-        if self.leave_out == "retrain":
+        how = self.leave_out.how
+        if how == "retrain":
             steps = retrained_parameters(self.engine, self.retraining, self.positions.tolist()) - self.engine.theta
             return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
-        if self.votes == "linearized":  # not kept: with many labels the Jacobian and the factors are large
-            operator = curvature_of(self.engine, self.curvature_kind, damping=self.damping)
-            many = LeaveOneOut(self.engine, operator, self.solver, self.positions)
-            return many.compressed_jurors(self.leave_out, rank=self.rank)
-        if self.leave_out == "newton":
+        if self.votes.how == "linearized":  # not kept: with many labels the Jacobian and the factors are large
+            many = LeaveOneOut(self.engine, self._make_curvature(), self.leave_out.solver, self.positions)
+            return many.compressed_jurors(how, rank=self.votes.rank)
+        if how == "newton":
             return self._leave_one_out.newton_jurors()
-        return self._leave_one_out.influence_jurors(as_printed=self.as_printed)
+        return self._leave_one_out.influence_jurors(as_printed=self.leave_out.printed)
 
     @plain_torch()
     @torch.no_grad()
@@ -206,9 +179,9 @@ class Jury:
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
         asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
         total = self.jurors.count
-        with progress_bar("Counting votes", total=total, unit="jurors", show=self.progress) as advance:
+        with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
             counter = self._counter(asked)
-            counts = counter.count_all(parallel=self.parallel, resume=resume, advance=advance)
+            counts = counter.count_all(parallel=self.run.parallel, resume=resume, advance=advance)
             verdict = assemble(counter, counts, self._grounds(question))
         if with_panel:
             verdict = replace(verdict, panel_doubt=self.ridge_panel.doubt(asked.nodes, verdict.predicted_class))
@@ -217,7 +190,7 @@ class Jury:
     def _counter(self, asked: Asked) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        return ExactCounter(asked, self.jurors.steps, memory=self.memory)
+        return ExactCounter(asked, self.jurors.steps, memory=self.run.memory)
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
@@ -248,16 +221,18 @@ class Jury:
     @plain_torch()
     def curvature(self) -> Curvature:
         """The curvature operator, weight decay included; available before ``fit``."""
-        return curvature_of(self.engine, self.curvature_kind, damping=self.damping)
+        return self._make_curvature()
+
+    def _make_curvature(self) -> Curvature:
+        return curvature_of(self.engine, self.leave_out.curvature, damping=self.leave_out.damping)
 
     def _grounds(self, question: Question) -> Grounds:
         """What decides which coverage may be claimed of the answer to a question."""
         over, against, notes = self.label_origin
         return Grounds(
-            leave_out=self.jurors.leave_out,
-            as_printed=self.as_printed,
+            leave_out=self.leave_out.how,
             symmetric=self.retraining.symmetric,
-            votes=self.votes,
+            votes=self.votes.how,
             diffusion_chosen=question.diffusion == "auto",
             interval=question.interval,
             classify=self.engine.loss.name == "cross_entropy",
@@ -277,7 +252,7 @@ class Jury:
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:
-        return LeaveOneOut(self.engine, self.curvature, self.solver, self.positions)
+        return LeaveOneOut(self.engine, self.curvature, self.leave_out.solver, self.positions)
 
     @cached_property
     @plain_torch()
@@ -294,14 +269,16 @@ class Jury:
         engine = self.engine
         if engine.loss.name != "cross_entropy":
             raise SettingError("The ridge panel is about classes; this jury is of a regression.")
-        with progress_bar("Fitting the ridge panel", show=self.progress):
+        with progress_bar("Fitting the ridge panel", show=self.run.progress):
             return fit_ridge_panel(self.data, self.train_nodes, engine.targets, engine.num_outputs)
 
     @plain_torch()
     def leave_one_out_predictions(self, nodes: Tensor | Sequence[int] | None = None) -> Tensor:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
         self._sources.check()
-        stream = LeaveOneOutPredictions(self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.memory)
+        stream = LeaveOneOutPredictions(
+            self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.run.memory
+        )
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     @plain_torch()

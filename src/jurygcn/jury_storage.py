@@ -20,16 +20,17 @@ from jurygcn.errors import DataError, SettingError
 from jurygcn.io.archives import read_sealed, write_sealed
 from jurygcn.io.fingerprints import architecture, fingerprint, state
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.settings import LeaveOut, Run, Votes
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FORMAT, FILE = 3, "jury.npz"
+FORMAT, FILE = 4, "jury.npz"
 _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("loss", "curvature", "leave_out", "votes", "memory", "chosen"), (str,)),
-    **{"as_printed": (bool,), "rank": (int,), "max_jurors": (int,), "damping": _NUMBER},
+    **{"rank": (int,), "max_jurors": (int,), "damping": _NUMBER},
     "weight_decay": (type(None), dict, *_NUMBER),
 }
 FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
@@ -79,9 +80,9 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
     check_graph(data)
     graph = _graph_origin(data, overrides.get("forward"))
     _compare(origin, graph, folder)
-    jury = cls(model, data, train_nodes, **{**settings, **overrides})
+    jury = cls(model, data, train_nodes, **{**_as_given(settings), **overrides})
     _compare(origin, {**graph, **_model_origin(jury)}, folder)
-    _compare_settings(settings, origin, jury, folder, overrides)
+    _compare_settings(settings, origin, jury, folder)
     if outputs.shape != jury.engine.train_outputs.shape or not torch.allclose(
         outputs.to(jury.engine.train_outputs), jury.engine.train_outputs, rtol=ROUNDING, atol=ROUNDING
     ):
@@ -98,15 +99,25 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
     return {
         "loss": jury.engine.loss.name,
         "weight_decay": None if jury.decay_assumed else dict(decay) if isinstance(decay, Mapping) else decay,
-        "curvature": jury.curvature_kind,
-        "leave_out": jury.leave_out,
-        "damping": jury.damping,
-        "as_printed": jury.as_printed,
-        "votes": jury.votes,
-        "rank": jury.rank,
+        "leave_out": jury.leave_out.how,
+        "curvature": jury.leave_out.curvature,
+        "damping": float(jury.leave_out.damping),
+        "votes": jury.votes.how,
+        "rank": int(jury.votes.rank),
         "max_jurors": len(jury.positions),
-        "memory": jury.memory,
+        "memory": jury.run.memory,
         "chosen": jury.chosen,
+    }
+
+
+def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved settings as arguments of ``Jury``."""
+    how, curvature, damping = saved["leave_out"], saved["curvature"], saved["damping"]
+    return {
+        **{name: saved[name] for name in ("loss", "weight_decay", "chosen")},
+        "leave_out": LeaveOut(how, curvature, damping=damping, max_jurors=saved["max_jurors"]),
+        "votes": Votes(saved["votes"], saved["rank"]),
+        "run": Run(memory=saved["memory"]),
     }
 
 
@@ -137,14 +148,12 @@ def _compare(origin: Mapping[str, Any], here: Mapping[str, str], folder: Path) -
         raise _foreign(folder, other)
 
 
-def _compare_settings(
-    saved: Mapping[str, Any], origin: Mapping[str, Any], jury: Jury, folder: Path, overrides: Mapping[str, Any]
-) -> None:
-    """Refuse other settings than the jurors were found with; those of the caller are named first."""
+def _compare_settings(saved: Mapping[str, Any], origin: Mapping[str, Any], jury: Jury, folder: Path) -> None:
+    """Refuse other settings than the jurors were found with."""
     now = _settings_of(jury)
     other = [name for name in now if name not in {*FREE, DECAY} and now[name] != saved[name]]
     other += [DECAY] * (origin.get(DECAY) != fingerprint(jury.engine.decay))
-    for name in sorted(other, key=lambda name: name not in overrides)[:1]:
+    for name in other[:1]:
         raise SettingError(
             f"{folder} holds jurors that were found with another {name} than {now[name]!r}: leave {name} out, or fit a "
             "new jury."
@@ -180,17 +189,18 @@ def _check_entries(found: Any, wanted: Mapping[str, tuple[type, ...]], what: str
 def _jurors_of(jury: Jury, tensors: dict[str, Any], solve: Any) -> Jurors | CompressedJurors:
     """The jurors, if each array and number is one that the jurors of this jury can have."""
     n, P, C = len(jury.positions), jury.engine.num_parameters, jury.engine.num_outputs
-    compressed = jury.votes == "linearized"
+    compressed = jury.votes.how == "linearized"
+    kind = "influence" if jury.leave_out.printed else jury.leave_out.how
     _check_entries(solve, {key: SOLVE[key] for key in SOLVE if compressed or key != "discarded"}, "solve")
-    if solve["leave_out"] != jury.leave_out:
-        raise ValueError(f"its jurors are of kind {solve['leave_out']}, not {jury.leave_out}")
+    if solve["leave_out"] != kind:
+        raise ValueError(f"its jurors are of kind {solve['leave_out']}, not {kind}")
     if solve.get("discarded", 0) > 1:
         raise ValueError("its discarded share is above 1")
     shapes: dict[str, tuple[int, ...]] = {"steps": (n, P)}
     if compressed:
         k = len(tensors.get("directions", ()))
         shapes = {"directions": (k, P), "coefficients": (n, k), "own_outputs": (n, C)}
-    if compressed or jury.leave_out == "newton":
+    if compressed or kind == "newton":
         shapes["leverage"] = (n,)
     if {key: tuple(tensor.shape) for key, tensor in tensors.items()} != shapes:
         raise ValueError(f"its arrays do not have the shapes of {n} jurors with {P} parameters")

@@ -15,7 +15,7 @@ from jurygcn.checks import all_finite
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import descend, outputs_at
+from jurygcn.models.training import Recipe, descend, outputs_at
 from jurygcn.verdict import RANKINGS
 
 
@@ -68,11 +68,11 @@ def reweight(
     refresh: int = 10,
     score: str = "width",
     as_printed: bool = False,
-    hidden: int = 16,
-    dropout: float = 0.5,
-    epochs: int = 100,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
+    hidden: int = Recipe.hidden,
+    dropout: float = Recipe.dropout,
+    epochs: int = Recipe.epochs,
+    lr: float = Recipe.lr,
+    weight_decay: float = Recipe.weight_decay,
     alpha: float = 0.025,
 ) -> Reweighted:
     r"""Train a GCN whose loss at each training node is weighted by the jury's uncertainty about that node.
@@ -127,11 +127,11 @@ class Reweighting:
     refresh: int = 10
     score: str = "width"
     as_printed: bool = False
-    hidden: int = 16
-    dropout: float = 0.5
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 5e-4
+    hidden: int = Recipe.hidden
+    dropout: float = Recipe.dropout
+    epochs: int = Recipe.epochs
+    lr: float = Recipe.lr
+    weight_decay: float = Recipe.weight_decay
 
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002

@@ -8,8 +8,8 @@ from torch_geometric.data import Data
 
 from cases import undirected
 from jurygcn.active import Recipe, Scene
-from jurygcn.active.loop import fit_gcn
 from jurygcn.active.scene import hide_labels
+from jurygcn.models import fit_gcn
 
 FAST = Recipe(hidden=4, epochs=20)
 
@@ -30,7 +30,7 @@ def scene_on(
     nodes = torch.tensor(labelled, dtype=torch.long)
     arguments = {key: known.pop(key) for key in ("queried", "total", "memory") if key in known}
     labels = data.y[nodes]
-    model = fit_gcn(hide_labels(data, nodes, labels), nodes, FAST, seed=0) if trained else None
+    model = fit_gcn(hide_labels(data, nodes, labels), nodes, FAST, seed=0)[0] if trained else None
     scene = Scene.of(
         data,
         nodes,

@@ -20,6 +20,7 @@ from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.linalg.two_block import TwoBlock
+from jurygcn.settings import LeaveOut
 
 PROBABILITIES = binary(0.9, 0.6, 0.55, 0.52, 0.3, 0.2, 0.35, 0.1)
 
@@ -212,9 +213,11 @@ def test_the_design_takes_the_largest_fall_of_the_variance():
 
 def test_theorem_1_in_closed_form_equals_the_general_solver():
     scene = scene_on(tail_graph(), [0, 1, 6, 7], candidates=[2], trained=True)
-    plain = Jury(scene.model, scene.data, scene.labelled, as_printed=True).fit()
+    plain = Jury(scene.model, scene.data, scene.labelled, leave_out="printed").fit()
     last = scene.model.weights[1].numel()
-    fast = Jury(scene.model, scene.data, scene.labelled, as_printed=True, solver=TwoBlock(last=last)).fit()
+    fast = Jury(
+        scene.model, scene.data, scene.labelled, leave_out=LeaveOut("printed", solver=TwoBlock(last=last))
+    ).fit()
     assert fast.jurors.solver == "two-block"
     assert torch.allclose(fast.jurors.steps, plain.jurors.steps, rtol=1e-3, atol=1e-5)
 

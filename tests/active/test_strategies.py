@@ -14,6 +14,7 @@ from jurygcn.active import STRATEGIES, Scene
 from jurygcn.active.graph_statistics import GraphStatistics, betweenness, pagerank, plain_adjacency
 from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
+from jurygcn.settings import LeaveOut
 
 
 def chosen(name: str, scene: Scene) -> list[int]:
@@ -99,7 +100,7 @@ def test_jury_and_ambiguity_take_the_top_of_the_verdict():
         scene = scene_on(tail_graph(), [1], candidates=[0, 2, 4], batch=2, verdict=verdict, jury=jury)
         assert chosen(name, scene) == nodes
     # the paper's jurors, corrected and as printed
-    assert [(a["leave_out"], a["as_printed"]) for a in asked] == [("influence", False), ("influence", True)]
+    assert asked == [{"leave_out": LeaveOut("influence")}, {"leave_out": LeaveOut("printed")}]
 
 
 def test_jury_is_the_width_of_a_real_jury():

@@ -12,8 +12,8 @@ import pytest
 import torch
 from invoke import FAST, refuses, run
 
-from jurygcn import GCN
-from jurygcn.cli import doctor, quantify, reporting
+from jurygcn import GCN, progress
+from jurygcn.cli import doctor, quantify
 from jurygcn.errors import DataNotice, JuryWarning
 
 
@@ -154,17 +154,17 @@ def test_warnings_become_notes(monkeypatch):
 
 def test_spinner_only_for_people_and_long_work(monkeypatch, capsys):
     def work(seconds: float) -> str:
-        with reporting.busy("Thinking"):
+        with progress.progress_bar("Thinking"):
             time.sleep(seconds)
         out, err = capsys.readouterr()
         assert out == ""
         return err
 
-    monkeypatch.setattr(reporting, "SPINNER_AFTER", 0.05)
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 0.05)
     assert work(0.2) == ""  # not a terminal
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "Thinking" in work(0.2)
-    monkeypatch.setattr(reporting, "SPINNER_AFTER", 60.0)
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 60.0)
     assert work(0.0) == ""
 
 

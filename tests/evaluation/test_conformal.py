@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
+from jurygcn.conformal.scores import aps_scores, lac_scores
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import set_coverage, split_conformal
-from jurygcn.evaluation.conformal import aps_scores, conformal_threshold, diffuse_scores, lac_scores
+from jurygcn.evaluation.conformal import conformal_threshold, diffuse_scores
 
 
 def sample(m: int = 30, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,8 +28,18 @@ def test_aps_against_a_loop():
         for u in range(len(pi)):
             for y in range(4):
                 above = sum(float(p) for p in pi[u] if p > pi[u, y])
-                own = float(pi[u, y]) * (1.0 if given is None else float(given[u]))
-                assert float(scores[u, y]) == pytest.approx(above + own)
+                equal = sum(float(p) for p in pi[u] if p == pi[u, y])
+                part = 1.0 if given is None else float(given[u])
+                assert 1 + float(scores[u, y]) == pytest.approx(above + part * equal)
+
+
+def test_split_conformal_has_the_jurys_ties():
+    """A calibration node sets the threshold; a node that differs from it in the last digit has the same set."""
+    pi = torch.tensor([[0.5, 0.3, 0.2]]).repeat(3, 1)
+    pi[1, 1] -= 2**-25  # one unit in the last place
+    for score in ("lac", "aps"):
+        sets = split_conformal(pi, torch.tensor([1, 1, 1]), torch.tensor([0]), alpha=0.5, score=score)
+        assert sets.tolist() == [[True, True, False]] * 3
 
 
 def test_daps_against_a_loop():

@@ -24,6 +24,7 @@ from jurygcn import Jury
 from jurygcn.active import History
 from jurygcn.conformal import resuming as record
 from jurygcn.io.fingerprints import fingerprint
+from jurygcn.settings import LeaveOut, Run
 
 ORDINARY, MANY = 1, 13  # kills for each of the eight writers: 8 in all, and 104
 STEPS = ("open", "fsync", "chmod", "replace", "unlink")  # of writing; a process dies before or after one of them
@@ -86,7 +87,7 @@ def run(folder: Path) -> None:
 @cache
 def jury(damping: float) -> Jury:
     engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
-    settings = {"weight_decay": 0.05, "damping": damping, "memory": "1B"}
+    settings = {"weight_decay": 0.05, "leave_out": LeaveOut(damping=damping), "run": Run(memory="1B")}
     return Jury(engine.model, engine.data, engine.train_nodes, **settings).fit()
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
+
+from jurygcn.errors import JuryError
 
 EDGES = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
 GRAPH = {"edge_index": EDGES, "x": np.eye(3, dtype=np.float32), "y": np.array([0, 1, 0])}
@@ -57,3 +60,15 @@ def flipped(content: bytes, count: int, seed: int = 0) -> list[bytes]:
             copy[place] = rng.integers(0, 256)
         copies.append(bytes(copy[: rng.integers(1, len(copy))] if number % 5 == 0 else copy))
     return copies
+
+
+def sentence(call: Callable, *arguments, **options) -> str:
+    """What the call is refused with, in one line; empty if it succeeds; any other exception is the test's failure."""
+    try:
+        call(*arguments, **options)
+    except JuryError as error:
+        said = str(error)
+    else:
+        said = ""
+    assert "\n" not in said
+    return said

@@ -38,6 +38,7 @@ from jurygcn.experiments.cells import Cells
 from jurygcn.io.archives import read_sealed, write_sealed
 from jurygcn.io.fingerprints import fingerprint, sealed, state
 from jurygcn.report import Report, report_on
+from jurygcn.settings import Run
 
 SAME, SEALED, FREE = "recomputed", "refused or the same", "refused or read"
 ORDINARY, MANY = 40, 3_000  # mutated files: for each reader, and in all
@@ -141,7 +142,7 @@ def trained_model() -> GCN:
 @cache
 def small_jury(mode: str = "exact") -> Jury:
     engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
-    settings = {"weight_decay": 0.05, "votes": mode, "memory": "1B"}
+    settings = {"weight_decay": 0.05, "votes": mode, "run": Run(memory="1B")}
     return Jury(engine.model, engine.data, engine.train_nodes, **settings).fit()
 
 
@@ -161,7 +162,7 @@ def saved_jury(scratch: Path, mode: str = "exact") -> Reader:
 
     def read(folder: Path) -> Any:
         back = Jury.load(folder, jury.engine.model, jury.data)
-        return [vars(back.jurors), back.train_nodes, back.damping, back.chosen, back.verdict(diffusion=0).p_values]
+        return [vars(back.jurors), back.train_nodes, back.leave_out, back.chosen, back.verdict(diffusion=0).p_values]
 
     def forged(content: bytes, rng: np.random.Generator) -> bytes:
         return resealed(content, rng, scratch / "forged.npz")

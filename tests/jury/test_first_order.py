@@ -19,6 +19,7 @@ from jurygcn.derivatives import autodiff
 from jurygcn.errors import SettingError
 from jurygcn.jury import MANY_BALLOTS, Jury
 from jurygcn.models import GCN, train
+from jurygcn.settings import LeaveOut, Votes
 
 DECAY = 0.05
 
@@ -42,7 +43,7 @@ def medium() -> Jury:
     nodes = torch.randperm(600, generator=torch.Generator().manual_seed(0))[:150]
     model = GCN(8, 6, 4).double()
     train(model, data, nodes, epochs=200, weight_decay=5e-3)
-    return Jury(model, data, nodes, weight_decay=5e-3, votes="linearized", rank=150).fit()
+    return Jury(model, data, nodes, weight_decay=5e-3, votes=Votes("linearized", rank=150)).fit()
 
 
 @pytest.mark.parametrize("case", CASES[::3], ids=str)
@@ -62,7 +63,7 @@ def test_with_all_directions_nothing_is_lost(case: Case, leave_out: str):
 
 def test_directions_are_orthonormal_and_the_discarded_share_is_what_is_lost(medium: Jury):
     few = Jury(
-        medium.engine.model, medium.data, medium.train_nodes, weight_decay=5e-3, votes="linearized", rank=12
+        medium.engine.model, medium.data, medium.train_nodes, weight_decay=5e-3, votes=Votes("linearized", rank=12)
     ).fit()
     H = few.curvature.to_dense()
     V = few.jurors.directions
@@ -184,15 +185,15 @@ def test_what_cannot_be_linearised_is_refused(medium: Jury):
     with pytest.raises(SettingError, match="votes='exact'"):
         Jury(*given, votes="linearized", leave_out="retrain")
     with pytest.raises(SettingError, match="curvature='ggn'"):
-        Jury(*given, votes="linearized", curvature="hessian")
-    with pytest.raises(SettingError, match="Unknown votes"):
+        Jury(*given, leave_out=LeaveOut(curvature="hessian"), votes="linearized")
+    with pytest.raises(SettingError, match="expected votes to be one of"):
         Jury(*given, votes="quick")
     with pytest.raises(SettingError, match="rank"):
-        Jury(*given, rank=0)
+        Jury(*given, votes=Votes(rank=0))
     for question in ({"nonconformity": "aps"}, {"diffusion": 1}, {"resume": "somewhere"}):
         with pytest.raises(SettingError, match="votes='exact'"):
             medium.verdict(**question)
-    elsewhere = Jury(*given, votes="linearized", parallel=2).fit()
+    elsewhere = Jury(*given, votes="linearized", run=2).fit()
     with pytest.raises(SettingError, match="expected no parallel and no resume for linearised votes, got parallel=2"):
         elsewhere.verdict()
 
@@ -200,11 +201,11 @@ def test_what_cannot_be_linearised_is_refused(medium: Jury):
 def test_auto_linearises_many_ballots(medium: Jury, monkeypatch):
     given = (medium.engine.model, medium.data, medium.train_nodes)
     assert MANY_BALLOTS > 150 * 600 * 4
-    assert Jury(*given).votes == "exact"
+    assert Jury(*given).votes.how == "exact"
     monkeypatch.setattr("jurygcn.jury.MANY_BALLOTS", 1e5)
-    assert Jury(*given).votes == "linearized"
-    assert Jury(*given, parallel=2).votes == "exact"  # linearised jurors are counted here only
-    assert Jury(*given, curvature="hessian", leave_out="influence").votes == "exact"
+    assert Jury(*given).votes.how == "linearized"
+    assert Jury(*given, run=2).votes.how == "exact"  # linearised jurors are counted here only
+    assert Jury(*given, leave_out=LeaveOut("influence", curvature="hessian")).votes.how == "exact"
 
 
 def test_save_and_load(medium: Jury, tmp_path):
@@ -216,7 +217,7 @@ def test_save_and_load(medium: Jury, tmp_path):
 
 def test_health_speaks_of_a_rank_too_low(medium: Jury):
     few = Jury(
-        medium.engine.model, medium.data, medium.train_nodes, weight_decay=5e-3, votes="linearized", rank=2
+        medium.engine.model, medium.data, medium.train_nodes, weight_decay=5e-3, votes=Votes("linearized", rank=2)
     ).fit()
     assert few.health().discarded == few.jurors.discarded > 0.05
     assert any("raise rank" in advice for advice in few.health().advice)
@@ -226,7 +227,7 @@ def test_health_speaks_of_a_rank_too_low(medium: Jury):
 def test_some_jurors_are_seated(medium: Jury, mode: str):
     given = (medium.engine.model, medium.data, medium.train_nodes)
     all_seats = Jury(*given, weight_decay=5e-3, votes=mode).fit()
-    some = Jury(*given, weight_decay=5e-3, votes=mode, max_jurors=40).fit()
+    some = Jury(*given, weight_decay=5e-3, leave_out=LeaveOut(max_jurors=40), votes=mode).fit()
     assert len(some.positions) == some.jurors.count == 40
     assert len(some.positions.unique()) == 40
     if mode == "exact":
@@ -240,8 +241,8 @@ def test_some_jurors_are_seated(medium: Jury, mode: str):
     assert float(verdict.p_values.min()) >= 1 / 41
     assert some.influence_on(3)["train_node"].isin(mine.tolist()).all()
     for wrong in (0, 151):
-        with pytest.raises(SettingError, match="between 1 and"):
-            Jury(*given, max_jurors=wrong)
+        with pytest.raises(SettingError, match="expected max_jurors as a whole number"):
+            Jury(*given, leave_out=LeaveOut(max_jurors=wrong))
 
 
 def test_some_nodes_at_a_time_say_the_same(medium: Jury, monkeypatch):

@@ -13,17 +13,23 @@ from hypothesis.extra import numpy as hnp
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneOut
 
-from jurygcn.conformal.intervals import (
-    LowerTail,
-    check_alpha,
-    exact_rank,
-    jackknife_interval,
-    loo_errors,
-    minmax_interval,
-    paper_interval,
-    upper_error,
-)
+from jurygcn.conformal.counts import Interval, Own
+from jurygcn.conformal.intervals import LowerTail, check_alpha, exact_rank, loo_errors, upper_error
 from jurygcn.errors import SettingError
+
+NOBODY = Own(torch.tensor([], dtype=torch.long), torch.tensor([], dtype=torch.long))
+
+
+def interval_of(
+    method: str, predictions: torch.Tensor, errors: torch.Tensor, prediction: torch.Tensor, **given
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The interval at nodes without a juror of their own: predictions (n, m), errors (n,), prediction (m,)."""
+    found = Interval(method, given.pop("alpha"), len(predictions), **given)
+    for some, of_some in zip(predictions.split(7), errors.split(7)):
+        found.add(some.T[:, None, :], of_some[:, None], NOBODY)
+    speakers = torch.full((predictions.shape[1],), len(predictions))
+    lower, upper = found.bounds(prediction[:, None], speakers, NOBODY)
+    return lower[:, 0], upper[:, 0]
 
 
 def test_loo_errors():
@@ -38,17 +44,18 @@ def test_interpolated_interval_by_hand():
     norms = torch.tensor([[0.6], [0.8], [0.7]], dtype=torch.float64)
     errors = torch.tensor([0.3, 0.1, 0.6], dtype=torch.float64)
     # lower values: 0.3, 0.7, 0.1 -> sorted 0.1, 0.3, 0.7; upper values 0.9, 0.9, 1.3 -> sorted 0.9, 0.9, 1.3
-    lower, upper = paper_interval(norms, errors, alpha=0.25)
+    lower, upper = interval_of("jackknife+", norms, errors, norms[0], alpha=0.25, exact=False)
     torch.testing.assert_close(lower, torch.tensor([0.2], dtype=torch.float64))
     torch.testing.assert_close(upper, torch.tensor([1.1], dtype=torch.float64))
 
 
 def test_exact_interval_needs_enough_labels():
     """Erratum E8: at alpha = 0.025 the exact rank is infinite below 39 labels."""
-    for n, finite in ((38, False), (39, True)):
-        lower, upper = paper_interval(torch.rand(n, 2), torch.rand(n), alpha=0.025, exact=True)
+    for n, exact, finite in ((38, True, False), (39, True, True), (5, False, True)):
+        lower, upper = interval_of(
+            "jackknife+", torch.rand(n, 2), torch.rand(n), torch.rand(2), alpha=0.025, exact=exact
+        )
         assert bool(torch.isfinite(lower).all()) == bool(torch.isfinite(upper).all()) == finite
-    assert bool(torch.isfinite(paper_interval(torch.rand(5, 2), torch.rand(5), alpha=0.025)[0]).all())
 
 
 def test_ranks_are_integers_without_rounding():
@@ -107,11 +114,8 @@ def test_regression_intervals_equal_mapie(method: str, alpha: float):
     predictions = torch.from_numpy(np.stack([model.predict(Xnew) for model in loo]))
     errors = torch.from_numpy(np.array([abs(y[i] - loo[i].predict(X[i : i + 1])[0]) for i in range(40)]))
     prediction = torch.from_numpy(Ridge(alpha=1.0).fit(X, y).predict(Xnew))
-    ours = {
-        "plus": lambda: paper_interval(predictions, errors, alpha=alpha, exact=True),
-        "base": lambda: jackknife_interval(prediction, errors, alpha=alpha),
-        "minmax": lambda: minmax_interval(predictions, errors, alpha=alpha),
-    }[method]()
+    name = {"plus": "jackknife+", "base": "jackknife", "minmax": "minmax"}[method]
+    ours = interval_of(name, predictions, errors, prediction, alpha=alpha, exact=True)
     np.testing.assert_allclose(torch.stack(ours, 1).numpy(), theirs[:, :, 0], rtol=1e-6)
 
 

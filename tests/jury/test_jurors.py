@@ -150,9 +150,9 @@ def test_algorithm_1_refuses_the_exact_hessian():
 
 def test_newton_needs_the_gauss_newton_matrix():
     engine = Case("path", 2, "cross_entropy").engine(weight_decay=0.1)
-    jury = Jury(engine.model, engine.data, engine.train_nodes, curvature="hessian", weight_decay=10.0)
+    solve = LeaveOneOut(engine, curvature_of(engine, "hessian", damping=10.0), "auto")
     with pytest.raises(SettingError, match="newton"):
-        jury.fit()
+        solve.newton_jurors()
 
 
 # --- independent libraries ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from jurygcn.conformal.scores import aps_scores
 from jurygcn.errors import DataError, ModelError, SettingError
 from jurygcn.jury import Jury
 from jurygcn.models import GCN, train
+from jurygcn.settings import LeaveOut, Run
 
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -169,7 +170,7 @@ def test_asking_few_nodes_says_the_same():
 @pytest.mark.parametrize("memory", ["1B", "3KB", "1GB"])
 def test_batch_size_changes_nothing(memory: str):
     case = Case("two_block", 2, "cross_entropy")
-    reference, batched = jury_of(case).verdict(), jury_of(case, memory=memory).verdict()
+    reference, batched = jury_of(case).verdict(), jury_of(case, run=Run(memory=memory)).verdict()
     for name in ("lower", "upper", "p_values", "loo_variance", "label_flips"):
         torch.testing.assert_close(getattr(batched, name), getattr(reference, name), **EXACT)
 
@@ -213,7 +214,7 @@ def test_proposition_1():
 def test_as_printed_reproduces_the_printed_formulas():
     """Errata E1-E3: theta - n/n (Theorem 1 + weight decay)^-1 g."""
     engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
-    jury = Jury(engine.model, engine.data, engine.train_nodes, weight_decay=0.05, as_printed=True).fit()
+    jury = Jury(engine.model, engine.data, engine.train_nodes, weight_decay=0.05, leave_out="printed").fit()
     printed = jury.curvature.to_dense()
 
     form = engine.theorem_1()
@@ -294,13 +295,11 @@ def test_models_that_are_refused(model, words: str):
     ("settings", "words"),
     [
         ({"leave_out": "magic"}, "leave_out"),
-        ({"curvature": "magic"}, "curvature"),
-        ({"solver": "magic"}, "solver"),
+        ({"leave_out": LeaveOut(max_jurors=4)}, "max_jurors"),
+        ({"leave_out": "retrain", "votes": "linearized"}, "votes='exact'"),
         ({"loss": "magic"}, "loss"),
         ({"weight_decay": -1.0}, "weight_decay"),
         ({"weight_decay": {"nothing": 1.0}}, "nothing"),
-        ({"damping": -1.0}, "damping"),
-        ({"memory": "lots"}, "memory"),
     ],
 )
 def test_settings_that_are_refused(settings: dict, words: str):

@@ -20,6 +20,7 @@ from jurygcn import GCN, Jury
 from jurygcn.errors import DataError, JuryError, SettingError
 from jurygcn.io.archives import read_sealed, write_sealed
 from jurygcn.jury_storage import FILE
+from jurygcn.settings import LeaveOut, Run, Votes
 
 
 class Own(nn.Module):
@@ -78,7 +79,9 @@ def test_the_same_again(saved: Path):
     model, data, nodes = scene()
     reference = Jury(model, data, nodes, **SETTINGS).fit().verdict()
     data.y[1] = (data.y[1] + 1) % 3  # a label that was not trained on decides nothing
-    again = Jury.load(saved, model, data, memory="1B", chosen="actively", progress=False, solver="direct")
+    again = Jury.load(
+        saved, model, data, leave_out=LeaveOut(solver="direct"), run=Run(memory="1B", progress=False), chosen="actively"
+    )
     assert torch.equal(again.verdict().p_values, reference.p_values)
     assert [path.name for path in saved.iterdir()] == [FILE]
 
@@ -129,22 +132,23 @@ def test_a_graph_attribute_that_a_forward_function_may_use(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
+    ("other", "named"),
     [
-        ("weight_decay", 0.06),
-        ("damping", 0.1),
-        ("leave_out", "influence"),
-        ("as_printed", True),
-        ("votes", "linearized"),
-        ("max_jurors", 3),
-        ("curvature", "hessian"),
+        ({"weight_decay": 0.06}, "weight_decay"),
+        ({"leave_out": "influence"}, "leave_out"),
+        ({"leave_out": "printed"}, "leave_out"),
+        ({"leave_out": LeaveOut("influence", curvature="hessian")}, "leave_out"),
+        ({"leave_out": LeaveOut(damping=0.1)}, "damping"),
+        ({"leave_out": LeaveOut(max_jurors=3)}, "max_jurors"),
+        ({"votes": "linearized"}, "votes"),
+        ({"votes": Votes(rank=5)}, "rank"),
     ],
 )
-def test_other_settings_are_refused(saved: Path, setting: str, value: object):
+def test_other_settings_are_refused(saved: Path, other: dict[str, Any], named: str):
     """The jurors on disk were found with the settings on disk."""
     model, data, _ = scene()
-    with pytest.raises(SettingError, match=rf"{setting}.*fit"):
-        Jury.load(saved, model, data, **{setting: value})
+    with pytest.raises(SettingError, match=rf"another {named} .*fit"):
+        Jury.load(saved, model, data, **other)
 
 
 # --- altered files --------------------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ def test_other_settings_are_refused(saved: Path, setting: str, value: object):
 
 def linearized(tmp_path: Path) -> tuple[Path, GCN, Data]:
     engine = Case("two_block", 2, "cross_entropy").engine(weight_decay=0.05, trained=True)
-    jury = Jury(engine.model, engine.data, engine.train_nodes, weight_decay=0.05, votes="linearized", rank=2)
+    jury = Jury(engine.model, engine.data, engine.train_nodes, weight_decay=0.05, votes=Votes("linearized", rank=2))
     return jury.fit().save(tmp_path / "linearized"), engine.model, engine.data
 
 
@@ -207,7 +211,7 @@ COMPRESSED: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 DESCRIPTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "another format": lambda d: d.update(format=2),
+    "another format": lambda d: d.update(format=3),
     "a negative residual": lambda d: d["solve"].update(residual=-1.0),
     "no residual": lambda d: d["solve"].pop("residual"),
     "a residual in words": lambda d: d["solve"].update(residual="small"),
@@ -225,7 +229,7 @@ DESCRIPTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "fewer jurors": lambda d: d["settings"].update(max_jurors=2),
     "jurors in words": lambda d: d["settings"].update(jurors="5"),
     "another mode": lambda d: d["settings"].update(votes="linearized"),
-    "printed": lambda d: d["settings"].update(as_printed=1),
+    "printed": lambda d: d["settings"].update(leave_out="printed"),
     "memory": lambda d: d["settings"].update(memory=5),
     "settings that are none": lambda d: d.update(settings=[]),
     "no origin": lambda d: d.pop("origin"),

@@ -13,7 +13,7 @@ from jurygcn.baselines.classifier import logits_of
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.models import GCN
-from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.self_training.feature_views import FeatureView, feature_views
 from jurygcn.self_training.pseudo_labels import (
     NO_PSEUDO_LABELS,
     PseudoLabels,
@@ -23,7 +23,13 @@ from jurygcn.self_training.pseudo_labels import (
     count_changes,
     score_labels,
 )
-from jurygcn.self_training.rounds import TeacherResult, fit_gcn, not_clearly_worse, select_ensemble, with_labels
+from jurygcn.self_training.rounds import (
+    TeacherResult,
+    fit_with_pseudo_labels,
+    not_clearly_worse,
+    select_ensemble,
+    with_labels,
+)
 
 DATA = communities()
 TRAIN, VAL, TEST = parts(DATA, labels=6)
@@ -194,7 +200,7 @@ def test_given_hops_each_have_their_teacher():
     known = with_labels(DATA, torch.full_like(DATA.y, -1).index_copy(0, TRAIN, DATA.y[TRAIN]))
     said = []
     for _, graph in feature_views(known, (0, 3)):  # the last teachers again, one by one
-        teacher = fit_gcn(graph, TRAIN, found.pseudo_labels, settings, seed=0, epochs=100, dropout=0.0)
+        teacher = fit_with_pseudo_labels(graph, TRAIN, found.pseudo_labels, settings, seed=0, epochs=100, dropout=0.0)
         said.append(torch.softmax(teacher(graph.x, graph.edge_index), dim=1).detach())
     torch.testing.assert_close(found.teacher_probabilities, (said[0] + said[1]) / 2)
 

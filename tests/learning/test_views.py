@@ -9,7 +9,7 @@ from small_graphs import communities
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.self_training.feature_views import FeatureView, feature_views
 
 DATA = communities()
 

@@ -18,6 +18,7 @@ from jurygcn.io.fingerprints import sealed
 from jurygcn.report import Report, report_on
 from jurygcn.report import content as gathering
 from jurygcn.report.page import as_script_data
+from jurygcn.settings import Run, Votes
 
 
 def test_rows_are_the_verdict():
@@ -84,11 +85,11 @@ def test_drivers_are_the_influences():
 def test_drivers_do_not_depend_on_batches():
     jury, verdict = judged()
     whole = influence_of_labels(jury, verdict.nodes, count=5)
-    memory, jury.memory = jury.memory, "1KB"
+    before, jury.run = jury.run, Run(memory="1KB")
     try:
         apart = influence_of_labels(jury, verdict.nodes, count=5)
     finally:
-        jury.memory = memory
+        jury.run = before
     assert torch.allclose(whole.support, apart.support)
     assert whole.support.abs().diff(dim=1).le(1e-12).all()
 
@@ -130,11 +131,11 @@ def test_large_graphs_are_cut(monkeypatch):
 
 def test_linearised_jurors_have_no_drivers():
     jury, verdict = judged()
-    mode, jury.votes = jury.votes, "linearized"
+    before, jury.votes = jury.votes, Votes("linearized")
     try:
         content = report_on(jury, verdict).content
     finally:
-        jury.votes = mode
+        jury.votes = before
     assert content["details"]["drivers"] is None
     assert any("linearised" in note for note in content["notes"])
 

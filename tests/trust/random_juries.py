@@ -26,6 +26,7 @@ from trials import features_of, is_one_sentence, pairs_of
 
 from jurygcn import GCN, Jury, Verdict
 from jurygcn.errors import JuryError, JuryWarning
+from jurygcn.settings import LeaveOut, Run
 
 EDGE_TYPES = (torch.int64, torch.int64, torch.int32, torch.int16, torch.uint8)
 FEATURE_TYPES = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool)
@@ -204,14 +205,10 @@ class Case:
             self.listed(self.nodes, self.train_as),
             loss="mse" if self.mse else "cross_entropy",
             weight_decay=self.decays if self.decay_per_name else self.decay,
-            damping=self.damping,
-            leave_out=self.leave_out,
-            solver=self.solver,
+            leave_out=LeaveOut(self.leave_out, solver=self.solver, damping=self.damping, max_jurors=self.seated),
             votes=self.votes,
-            max_jurors=self.seated,
-            memory=self.memory,
+            run=Run(parallel=self.parallel, memory=self.memory),
             forward=KINDS[self.kind].forward,
-            parallel=self.parallel,
         ).fit()
         return jury, jury.verdict(
             None if self.asked_as == "all" else self.listed(self.asked, self.asked_as),

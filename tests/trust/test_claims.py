@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 
 from jurygcn import GCN, Jury, train
 from jurygcn.active import Recipe, Scene
-from jurygcn.active.loop import fit_gcn
 from jurygcn.cli import app
 from jurygcn.conformal.claims import balance_chance, degree_chance
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.retraining import Retraining
+from jurygcn.models.training import fit_gcn
 from jurygcn.report import report_on
+from jurygcn.settings import LeaveOut, Votes
 
 
 def heavy_tailed(size: int = 300, seed: int = 0, *, regression: bool = False) -> Data:
@@ -67,7 +68,13 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     ),
     "retrained, another fixed setting": ({"leave_out": "retrain"}, {"diffusion": 1}, "promise", 0.8, "theorem"),
     "retrained, APS": ({"leave_out": "retrain"}, {"diffusion": 0, "nonconformity": "aps"}, "promise", 0.8, "theorem"),
-    "retrained, some jurors": ({"leave_out": "retrain", "max_jurors": 20}, {"diffusion": 0}, "promise", 0.8, "theorem"),
+    "retrained, some jurors": (
+        {"leave_out": LeaveOut("retrain", max_jurors=20)},
+        {"diffusion": 0},
+        "promise",
+        0.8,
+        "theorem",
+    ),
     "retrained, averages chosen": ({"leave_out": "retrain"}, {}, "target", 0.9, "chosen with the same labels"),
     "retrained from the trained model": (
         {"leave_out": "retrain", "retraining": Retraining(epochs=5, start="warm")},
@@ -100,7 +107,7 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     "newton": ({}, {"diffusion": 0}, "target", 0.9, "estimated and were not compared with retrained ones"),
     "newton, averages chosen": ({}, {}, "target", 0.9, "chosen with the same labels"),
     "newton, linearised": (
-        {"votes": "linearized", "rank": 8},
+        {"votes": Votes("linearized", rank=8)},
         {"diffusion": 0},
         "target",
         0.9,
@@ -110,7 +117,7 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     "newton, labels chosen actively": ({"chosen": ACTIVE}, {}, "none", None, "chosen actively"),
     "influence": ({"leave_out": "influence"}, {"diffusion": 0}, "none", None, "Influence jurors move too little"),
     "influence, linearised": ({"leave_out": "influence", "votes": "linearized"}, {}, "none", None, "Influence jurors"),
-    "as printed": ({"as_printed": True, "solver": "direct"}, {}, "none", None, "as printed"),
+    "as printed": ({"leave_out": LeaveOut("printed", solver="direct")}, {}, "none", None, "as printed"),
 }
 
 
@@ -284,7 +291,7 @@ def test_claims_withheld_for_other_reasons():
 def test_active_learning_withholds_its_claims(tmp_path: Path):
     data = heavy_tailed()
     nodes = drawn(data, 40)
-    model = fit_gcn(data, nodes, Recipe(epochs=5), seed=0)
+    model, _ = fit_gcn(data, nodes, Recipe(epochs=5), seed=0)
     scene = Scene.of(
         data,
         nodes,

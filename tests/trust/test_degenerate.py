@@ -19,6 +19,7 @@ from trials import Trial, is_one_sentence, trials
 from jurygcn import GCN, Jury, Verdict
 from jurygcn.errors import JuryError, JuryWarning
 from jurygcn.linalg import CG
+from jurygcn.settings import LeaveOut, Run, Votes
 
 NUMBERS = ("outputs", "lower", "upper", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
 QUICK, MANY = 300, 3000
@@ -41,8 +42,7 @@ def judged(trial: Trial) -> tuple[Jury, Verdict] | JuryError:
                 t.data,
                 t.train_nodes,
                 weight_decay=t.weight_decay,
-                leave_out=t.leave_out,
-                solver=t.solver,
+                leave_out=LeaveOut(t.leave_out, solver=t.solver),
             ).fit()
             return jury, jury.verdict(alpha=t.alpha, exact_ranks=t.exact, nonconformity=t.score, diffusion=t.diffusion)
     except JuryError as refusal:
@@ -207,19 +207,26 @@ JURY = {
         *(torch.tensor([True, False]), torch.zeros(6, dtype=torch.bool), torch.tensor(3)),
     ],
     "weight_decay": [-1, nan, inf, "much", True, {"weights.0": -1.0}, {"weights.9": 0.1}],
-    "damping": [-1, nan, inf, "much", None],
-    "max_jurors": [0, -1, 99, 1.5, "all"],
-    "rank": [0, -1, 1.5, "full"],
-    "memory": ["lots", "0B", None],
-    "leave_out": ["best", None],
-    "curvature": ["best", None, "hessian", "printed"],
-    "solver": ["best", None, 3],
-    "votes": ["best", None],
+    "leave_out": ["best", None, 3, LeaveOut, Votes(), LeaveOut(max_jurors=99)],
+    "votes": ["best", None, 3, Votes, Run()],
+    "run": ["best", 0, 1.5, True, Run, LeaveOut()],
     "loss": ["best", None, "mse"],
-    "parallel": ["best", 0, 1.5],
     "model": [None, "gcn", GCN, GCN(2, 4, 3), GCN(3, 4, 2), torch.nn.Linear(3, 3), torch.nn.Identity()],
     "data": [None, "cora", Data(), {}],
     "forward": [3, lambda m, d: None, lambda m, d: d.x, lambda m, d: m(d.x, d.edge_index)[:2], lambda m, d: 1 / 0],
+}
+
+# Settings that an object refuses when it is made.
+PARTS = {
+    LeaveOut: {
+        "how": ["best", None, 3],
+        "curvature": ["best", None, "hessian", "printed"],
+        "solver": ["best", None, 3],
+        "damping": [-1, nan, inf, "much", None],
+        "max_jurors": [0, -1, 1.5, "all"],
+    },
+    Votes: {"how": ["best", None, 3], "rank": [0, -1, 1.5, "full"]},
+    Run: {"parallel": ["best", 0, 1.5], "memory": ["lots", "0B", None], "progress": [1, "yes", None]},
 }
 
 VERDICT = {
@@ -262,6 +269,15 @@ def test_juries_that_are_refused(name: str, value: object):
     words = refusal_of(lambda: Jury(**given).fit().verdict())
     if isinstance(value, int | float) and name not in ("train_nodes", "forward"):
         assert repr(value) in words
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_that_are_refused(part: type):
+    for name, values in PARTS[part].items():
+        for value in values:
+            words = refusal_of(lambda: part(**{name: value}))  # noqa: B023
+            if isinstance(value, int | float):
+                assert repr(value) in words
 
 
 @pytest.mark.parametrize(("name", "value"), cases(VERDICT))

@@ -15,6 +15,7 @@ from cases import graph
 from jurygcn import GCN, Jury, train
 from jurygcn.errors import DataError, ModelError, SolverError
 from jurygcn.losses import FLOOR, loss_named
+from jurygcn.settings import LeaveOut
 
 
 def blocks(size: int = 40, *, features: int = 6, seed: int = 0, dtype: torch.dtype = torch.float32) -> Data:
@@ -80,8 +81,8 @@ def test_no_weight_decay_is_refused_where_they_do_not(solver: str):
     data = blocks(features=30)  # more parameters than labels
     model = fitted(data, NODES[:5], weight_decay=0.0, epochs=20)
     with pytest.raises(SolverError, match=r"damping|weight decay"):
-        Jury(model, data, NODES[:5], weight_decay=0.0, solver=solver).fit()
-    damped = Jury(model, data, NODES[:5], weight_decay=0.0, damping=1e-3).fit()
+        Jury(model, data, NODES[:5], weight_decay=0.0, leave_out=LeaveOut(solver=solver)).fit()
+    damped = Jury(model, data, NODES[:5], weight_decay=0.0, leave_out=LeaveOut(damping=1e-3)).fit()
     assert torch.isfinite(damped.verdict().width).all()
     assert damped.health().damping == 1e-3
 
@@ -94,7 +95,7 @@ def test_an_impossible_label_without_weight_decay_is_refused():
         model.weights[0] *= 1e4
     for solver in ("cg", "direct", "auto"):
         with pytest.raises(SolverError, match=r"probability 0|singular"):
-            Jury(model, data, torch.arange(12), weight_decay=0.0, leave_out="influence", solver=solver).fit()
+            Jury(model, data, torch.arange(12), weight_decay=0.0, leave_out=LeaveOut("influence", solver=solver)).fit()
     assert torch.isfinite(Jury(model, data, torch.arange(12), weight_decay=0.01).fit().verdict().width).all()
 
 
@@ -160,7 +161,7 @@ def test_leverage_near_one(weight_decay: float, solver: str):
     data.x[0, -1] = 3.0
     data.edge_index = data.edge_index[:, (data.edge_index != 0).all(dim=0)]
     model = fitted(data, NODES, weight_decay=1e-3)
-    jury = Jury(model, data, NODES, weight_decay=weight_decay, solver=solver).fit()
+    jury = Jury(model, data, NODES, weight_decay=weight_decay, leave_out=LeaveOut(solver=solver)).fit()
     slow = SlowJury(model, data, NODES.tolist(), weight_decay, "newton")
     scale = slow.steps.norm(dim=1)
     # direct takes I - M_ii as a difference, and loses as many digits as M_ii has nines
@@ -177,7 +178,7 @@ def test_leverage_of_one_is_refused():
     data = Data(x=torch.ones(3, 1).double(), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0, 1, 0]))
     model = GCN(1, 1, 2, num_layers=1).double()
     with pytest.raises(SolverError, match="node 1"):
-        Jury(model, data, [1], weight_decay=0.0, solver="cg").fit()
+        Jury(model, data, [1], weight_decay=0.0, leave_out=LeaveOut(solver="cg")).fit()
 
 
 # --- ill-conditioned curvature -----------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def test_repeated_labels_lose_no_digits_in_float32():
     torch.manual_seed(0)
     model = GCN(3, 4, 3)
     nodes = list(range(20))
-    jury = Jury(model, data, nodes, weight_decay=1e-6, solver="dual", leave_out="influence").fit()
+    jury = Jury(model, data, nodes, weight_decay=1e-6, leave_out=LeaveOut("influence", solver="dual")).fit()
     slow = SlowJury(model, data, nodes, 1e-6, "influence")
     error = (jury.jurors.steps - slow.steps).norm(dim=1) / slow.steps.norm(dim=1)
     assert float(error.max()) < 1e-4

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from cases import graph
 from jurygcn import GCN, Jury, Retraining, Verdict, train
 from jurygcn.errors import ModelError
+from jurygcn.settings import LeaveOut
 
 NODES = [0, 1, 2, 3]
 
@@ -195,10 +196,10 @@ class DenseProduct(SparseProduct):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"votes": "exact"}, {"votes": "linearized"}, {"curvature": "hessian", "leave_out": "influence"}],
+    [{"votes": "exact"}, {"votes": "linearized"}, {"leave_out": LeaveOut("influence", curvature="hessian")}],
     ids=["exact", "linearized", "hessian"],
 )
-def test_a_model_that_calls_torch_sparse_mm(settings: dict[str, str]):
+def test_a_model_that_calls_torch_sparse_mm(settings: dict[str, object]):
     data = small()
     sparse, dense = seeded(lambda: SparseProduct(4, 3)), seeded(lambda: DenseProduct(4, 3))
     assert_same(judged(sparse, data, **settings), judged(dense, data, **settings))

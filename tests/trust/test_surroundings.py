@@ -20,6 +20,7 @@ from jurygcn import GCN, Jury, Verdict, train
 from jurygcn.bandit import Play, play_bandit
 from jurygcn.errors import ModelError
 from jurygcn.learning import METHODS
+from jurygcn.settings import Run
 
 NODES = [0, 1, 2, 3, 4, 5, 6, 7]
 
@@ -184,7 +185,7 @@ def test_several_threads_ask_at_once(kind: str, mode: str, dtype: torch.dtype):
     torch.manual_seed(0)
     model, data = KINDS[kind].build(4, 3).to(dtype), small()
     data.x = data.x.to(dtype)
-    settings = {"weight_decay": 1e-2, "votes": mode, "memory": "1KB"}
+    settings = {"weight_decay": 1e-2, "votes": mode, "run": Run(memory="1KB")}
     shared = Jury(model, data, NODES, **settings).fit()
     plain = shared.verdict(with_panel=True)
 

@@ -5,11 +5,12 @@ from jurygcn.active.history import History, Step
 from jurygcn.active.loop import run
 from jurygcn.active.oracle import at_terminal, from_file, truth
 from jurygcn.active.pool import PoolStrategy
-from jurygcn.active.protocol import Recipe, Schedule
+from jurygcn.active.protocol import Schedule
 from jurygcn.active.registry import STRATEGIES
 from jurygcn.active.scene import Choice, Scene
 from jurygcn.active.stopping import reached, settled
 from jurygcn.active.tasks import Task, next_tasks
+from jurygcn.models.training import Recipe
 
 __all__ = [
     "STRATEGIES",

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data
 
-from jurygcn.graph.propagation import SPARSE_DENSITY, Propagation
+from jurygcn.graph.features import reduce_rows
+from jurygcn.graph.propagation import Propagation
 
 Array = NDArray[Any]
 
 EXACT_BETWEENNESS = 5000  # most nodes with exact betweenness; larger graphs use PIVOTS sources
 PIVOTS = 1000
 DIMENSIONS = 200  # of the reduced propagated features
-FEW_FEATURES = 2000  # most features for which the Gram matrix is decomposed
 _BLOCK = 128  # sources processed at a time
 
 
@@ -72,7 +72,7 @@ class GraphStatistics:
     @cached_property
     def propagated(self) -> Array:
         r"""Unit rows of :math:`\hat A^2 X`, reduced by a truncated SVD to at most 200 dimensions, (N, d)."""
-        return reduce_rows(self.propagation.adjacency @ self.propagation.inputs, DIMENSIONS)
+        return reduce_rows(self.propagation.propagated(2), DIMENSIONS)
 
     @cached_property
     def spectrum(self) -> Array:
@@ -159,26 +159,3 @@ def _dependencies(adjacency: sp.csr_matrix, sources: Array) -> Array:
         credit += inner * (adjacency @ share)
     credit[sources, columns] = 0.0
     return np.asarray(credit.sum(axis=1))
-
-
-def reduce_rows(features: Any, dimensions: int) -> Array:
-    """Rows scaled to length 1, then projected on the leading right singular vectors, (N, d).
-
-    With few features the singular vectors come from the Gram matrix, else from an iteration with a fixed start.
-    """
-    if sp.issparse(features) and features.nnz > SPARSE_DENSITY * np.prod(features.shape):
-        features = features.toarray()
-    rows = features.astype(np.float64)
-    norms = sp.linalg.norm(rows, axis=1) if sp.issparse(rows) else np.linalg.norm(rows, axis=1)
-    scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-    rows = sp.csr_matrix(sp.diags(scale) @ rows) if sp.issparse(rows) else scale[:, None] * rows
-    if dimensions >= min(rows.shape) or rows.shape[1] <= FEW_FEATURES or not norms.any():
-        gram = rows.T @ rows
-        values, vectors = np.linalg.eigh(gram.toarray() if sp.issparse(gram) else gram)
-        leading = np.argsort(-values)[:dimensions]
-        basis = vectors[:, leading[values[leading] > 1e-10 * max(float(values.max()), 1e-300)]]
-    else:
-        start = np.random.default_rng(0).standard_normal(min(rows.shape))
-        _, _, right = sp.linalg.svds(sp.csr_matrix(rows), k=dimensions, v0=start)
-        basis = right[::-1].T
-    return np.asarray(rows @ basis)

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 
 from jurygcn.active.history import History, Step
 from jurygcn.active.oracle import Oracle, ask_oracle, truth
-from jurygcn.active.protocol import Recipe, Schedule
+from jurygcn.active.protocol import Schedule
 from jurygcn.active.registry import find_strategy
 from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
@@ -30,7 +30,7 @@ from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.io.files import changing
 from jurygcn.io.fingerprints import fingerprint
-from jurygcn.models import GCN, ReceptiveField, train
+from jurygcn.models import GCN, ReceptiveField, Recipe, fit_gcn
 from jurygcn.progress import progress_bar
 
 
@@ -215,7 +215,7 @@ class Learner:
             started = time.perf_counter()
             seen = hide_labels(self.data, history.labelled, history.labels)
             seed = int(_generator(self.seed, "model", len(history.steps)).integers(2**31 - 1))
-            model = fit_gcn(seen, history.labelled, self.recipe, seed=seed)
+            model, _ = fit_gcn(seen, history.labelled, self.recipe, seed=seed)
             self.fitted = (len(history.steps), model, time.perf_counter() - started)
         return self.fitted[1]
 
@@ -244,14 +244,6 @@ class Learner:
         if not len(self.candidates(history)):
             return "pool"
         return next((reason for rule in rules if (reason := rule(history))), "")
-
-
-def fit_gcn(data: Data, nodes: Tensor, recipe: Recipe, *, seed: int) -> GCN:
-    """A new GCN trained on the labels of these nodes."""
-    r = recipe
-    model = GCN(data.x.shape[1], r.hidden, int(data.num_classes), num_layers=r.layers, dropout=r.dropout)
-    train(model, data, nodes, epochs=r.epochs, lr=r.lr, weight_decay=r.weight_decay, seed=seed)
-    return model
 
 
 @torch.no_grad()

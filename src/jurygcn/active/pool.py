@@ -10,11 +10,11 @@ from torch_geometric.data import Data
 
 from jurygcn.active.graph_statistics import Array
 from jurygcn.active.loop import check_choice
-from jurygcn.active.protocol import Recipe
 from jurygcn.active.registry import find_strategy
 from jurygcn.active.scene import Strategy
 from jurygcn.active.tasks import scene_of
 from jurygcn.errors import DataError, SettingError
+from jurygcn.models.training import Recipe
 
 
 class PoolStrategy:

@@ -1,4 +1,4 @@
-"""The protocol of a run: the number of labels after each step, and how the GCN is trained."""
+"""The protocol of a run: the number of labels after each step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from jurygcn.errors import SettingError
 # the paper's initial labels, budget and step
 PAPER = {"cora": (10, 100, 20), "citeseer": (10, 100, 20), "pubmed": (5, 50, 10), "reddit": (20, 250, 50)}
 OTHER = (10, 100, 20)  # for all other graphs
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of the GCN that each step trains: the paper's, with the usual dropout and weight decay."""
-
-    hidden: int = 16
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    dropout: float = 0.5
-    layers: int = 2
 
 
 @dataclass(frozen=True)

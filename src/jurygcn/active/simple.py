@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jurygcn.active.scene import Choice, Scene
 from jurygcn.linalg.two_block import TwoBlock
+from jurygcn.settings import LeaveOut
 
 
 def random(scene: Scene) -> Choice:
@@ -54,7 +56,7 @@ def jury_printed(scene: Scene) -> Choice:
 
     Implements: Application 1.
     """
-    return widest(scene, as_printed=True)
+    return widest(scene, how="printed")
 
 
 def jury_ambiguity(scene: Scene) -> Choice:
@@ -62,11 +64,12 @@ def jury_ambiguity(scene: Scene) -> Choice:
     return scene.top(scene.verdict.ambiguity.cpu().numpy())
 
 
-def widest(scene: Scene, *, alpha: float = 0.025, as_printed: bool = False) -> Choice:
-    """Widest interval of influence jurors at level ``alpha``."""
-    settings: dict[str, Any] = {"leave_out": "influence", "as_printed": as_printed}
-    if as_printed and scene.model is not None and len(scene.model.weights) == 2:
-        settings["solver"] = TwoBlock(last=scene.model.weights[1].numel())
+def widest(scene: Scene, *, alpha: float = 0.025, how: str = "influence") -> Choice:
+    """Widest interval at level ``alpha`` of jurors that are found by influence, or by the printed formulas."""
+    leave_out = LeaveOut(how)
+    if leave_out.printed and scene.model is not None and len(scene.model.weights) == 2:
+        solver: Any = TwoBlock(last=scene.model.weights[1].numel())  # it solves and can do nothing else
+        leave_out = replace(leave_out, solver=solver)
     # the paper does not average votes over neighbourhoods, and the width does not depend on it
-    verdict = scene.jury(**settings).verdict(alpha=alpha, diffusion=0)
+    verdict = scene.jury(leave_out=leave_out).verdict(alpha=alpha, diffusion=0)
     return scene.top(verdict.width.cpu().numpy())

@@ -15,14 +15,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.active.labels import class_words, parse_labels, read_labels
-from jurygcn.active.loop import check_choice, fit_gcn
-from jurygcn.active.protocol import Recipe
+from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError, listing
 from jurygcn.io.files import read_json
 from jurygcn.io.spreadsheet import as_csv
+from jurygcn.models.training import Recipe, fit_gcn
 
 CONTROL, OBJECT = "label", "text"  # names in the Label Studio configuration
 COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours")
@@ -93,7 +93,7 @@ def scene_of(
         classes,
         candidates=everything[~torch.isin(everything, nodes)],
         batch=batch,
-        model=fit_gcn(seen, nodes, recipe, seed=seed) if len(nodes) else None,
+        model=fit_gcn(seen, nodes, recipe, seed=seed)[0] if len(nodes) else None,
         weight_decay=recipe.weight_decay,
         generator=np.random.default_rng([seed, len(nodes)]),
         queried=len(nodes),

@@ -26,7 +26,7 @@ from jurygcn.baselines.networks import WELL_TRAINED_GCN, GCNClassifier
 from jurygcn.baselines.sampling import dropout_samples
 from jurygcn.baselines.sgnn import EvidenceLoss, concentrations, graph_kernel_prior
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import Stopping, descend, outputs_at
+from jurygcn.models.training import Recipe, Stopping, descend, outputs_at
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class SGNNClassifier:
     It does not use validation nodes.
     """
 
-    hidden: int = 16
-    dropout: float = 0.5
+    hidden: int = Recipe.hidden
+    dropout: float = Recipe.dropout
     epochs: int = 1000
-    lr: float = 0.01
-    weight_decay: float = 5e-4  # on the first layer
+    lr: float = Recipe.lr
+    weight_decay: float = Recipe.weight_decay  # on the first layer
     prior_weight: float = 1e-3
     kernel_width: float = 1.0
     samples: int = 100

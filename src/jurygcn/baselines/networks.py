@@ -21,36 +21,33 @@ from jurygcn.baselines.classifier import (
 )
 from jurygcn.baselines.gat import GAT
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import Stopping, Training, descend, outputs_at, train
+from jurygcn.models.training import Recipe, Stopping, Training, descend, fit_gcn, outputs_at
 
 
 @dataclass(frozen=True)
 class GCNClassifier:
     """The paper's GCN. It does not use validation nodes."""
 
-    hidden: int = 16
-    dropout: float = 0.5
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 5e-4
+    hidden: int = Recipe.hidden
+    dropout: float = Recipe.dropout
+    epochs: int = Recipe.epochs
+    lr: float = Recipe.lr
+    weight_decay: float = Recipe.weight_decay
     first_layer_only: bool = False
 
     def train(
         self, data: Data, train_nodes: Tensor, *, seed: int, node_weights: Tensor | None = None
     ) -> tuple[GCN, Training]:
         """The trained model and the record of its training."""
-        model = GCN(data.x.shape[1], self.hidden, classes_of(data), dropout=self.dropout)
-        decay = {"weights.0": self.weight_decay} if self.first_layer_only else self.weight_decay
-        settings = {"epochs": self.epochs, "lr": self.lr}
-        nodes = check_labels(data, train_nodes)
-        return model, train(
-            model,
+        recipe = Recipe(self.hidden, self.epochs, self.lr, self.weight_decay, self.dropout)
+        return fit_gcn(
             data,
-            nodes,
-            weight_decay=decay,
-            node_weights=node_weights,
+            check_labels(data, train_nodes),
+            recipe,
             seed=seed,
-            **settings,  # type: ignore[arg-type]
+            outputs=classes_of(data),
+            weight_decay={"weights.0": self.weight_decay} if self.first_layer_only else None,
+            node_weights=node_weights,
         )
 
     @plain_torch()

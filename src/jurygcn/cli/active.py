@@ -32,10 +32,11 @@ from jurygcn.active.tasks import as_json_text, label_studio_config, label_studio
 from jurygcn.cli import options as given
 from jurygcn.cli.nodes import read_candidates
 from jurygcn.cli.output import check_out, say_written, write_csv
-from jurygcn.cli.reporting import busy, print_json, shown, visible
+from jurygcn.cli.reporting import print_json, shown, visible
 from jurygcn.cli.trained_model import load_graph
 from jurygcn.errors import SettingError
 from jurygcn.io.files import changing, replacing
+from jurygcn.progress import progress_bar
 
 app = typer.Typer(help="Choose the next nodes to label, and add the answers.", no_args_is_help=True)
 
@@ -71,11 +72,11 @@ def next_nodes(
     ] = None,
     classes: Classes = None,
     seed: given.Seed = 0,
-    epochs: given.Epochs = 100,
-    lr: given.LearningRate = 0.01,
-    weight_decay: Decay = 5e-4,
+    epochs: given.Epochs = Recipe.epochs,
+    lr: given.LearningRate = Recipe.lr,
+    weight_decay: Decay = Recipe.weight_decay,
     dropout: Dropout = 0.5,
-    hidden: given.Hidden = 16,
+    hidden: given.Hidden = Recipe.hidden,
     as_json: given.AsJson = False,
 ) -> None:
     """Choose the nodes to label next.
@@ -87,7 +88,7 @@ def next_nodes(
     known = _read_known(labels, graph)
     recipe = Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout)
     pool = None if candidates is None else read_candidates(candidates, graph)
-    with busy("Choosing nodes"):
+    with progress_bar("Choosing nodes"):
         tasks = next_tasks(graph, known, strategy, batch=batch, candidates=pool, recipe=recipe, seed=seed)
     files: list[Path] = []
     if out is not None:
@@ -170,11 +171,11 @@ def run_loop(
         typer.Option("--out", help="Folder for the history; after an interruption the same command continues from it."),
     ] = None,
     seed: given.Seed = 0,
-    epochs: given.Epochs = 100,
-    lr: given.LearningRate = 0.01,
-    weight_decay: Decay = 5e-4,
+    epochs: given.Epochs = Recipe.epochs,
+    lr: given.LearningRate = Recipe.lr,
+    weight_decay: Decay = Recipe.weight_decay,
     dropout: Dropout = 0.5,
-    hidden: given.Hidden = 16,
+    hidden: given.Hidden = Recipe.hidden,
     as_json: given.AsJson = False,
 ) -> None:
     """Run active learning to the end of the budget and print the test accuracy after each step.

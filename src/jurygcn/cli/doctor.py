@@ -12,10 +12,11 @@ from jurygcn.cli.reporting import print_json
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.cli.train import training_facts
 from jurygcn.cli.trained_model import Session, Settings, open_session
-from jurygcn.cli.verdicts import fit_jury
+from jurygcn.cli.verdicts import fit_jury, leave_out_by
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.jury import Jury
+from jurygcn.models.training import Recipe
 
 
 def doctor(
@@ -29,16 +30,17 @@ def doctor(
     solver: given.Solver = "auto",
     as_printed: given.AsPrinted = False,
     seed: given.Seed = 0,
-    epochs: given.Epochs = 100,
-    lr: given.LearningRate = 0.01,
+    epochs: given.Epochs = Recipe.epochs,
+    lr: given.LearningRate = Recipe.lr,
     weight_decay: given.WeightDecay = None,
-    hidden: given.Hidden = 16,
+    hidden: given.Hidden = Recipe.hidden,
     as_json: given.AsJson = False,
 ) -> None:
     """Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.
 
     Retrains some jurors from scratch. For a checkpoint, pass the --epochs, --lr and --seed that it was trained with.
     """
+    jurors = leave_out_by(leave_out, curvature, solver, as_printed=as_printed)
     settings = Settings(
         labels=labels,
         train_nodes=train_nodes,
@@ -50,7 +52,7 @@ def doctor(
         seed=seed,
     )
     session = open_session(data, settings)
-    jury = fit_jury(session, leave_out=leave_out, curvature=curvature, solver=solver, as_printed=as_printed)
+    jury = fit_jury(session, leave_out=jurors)
     report = plain_report(*examine(session, jury, retrain))
     if as_json:
         print_json({**session.describe("doctor"), **report})

@@ -14,13 +14,14 @@ from torch_geometric.data import Data
 
 from jurygcn.cli.nodes import Recorded
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
-from jurygcn.cli.reporting import busy, print_json
+from jurygcn.cli.reporting import print_json
 from jurygcn.cli.tables import facts_table, in_words
 from jurygcn.cli.trained_model import Settings, choose_nodes, load_graph, stopwatch, versions, with_labels_from
 from jurygcn.data import labelled, paper_split, sizes
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import accuracy, error_auroc, micro_f1
 from jurygcn.learning import METHODS, Fitted, Method
+from jurygcn.progress import progress_bar
 
 METHOD_NAMES = tuple(METHODS)
 
@@ -41,7 +42,7 @@ def fit_method(
     data, seconds = with_labels_from(settings.train_nodes, data), {"data": loading}
     train_nodes, test_nodes = choose_nodes(data, settings, Recorded())
     chosen = adjusted(METHODS[method](preset), method, stated)
-    with stopwatch(seconds, "training"), busy("Training"):
+    with stopwatch(seconds, "training"), progress_bar("Training"):
         validation = paper_split(data, seed=settings.seed).val
         fitted = chosen.fit(data, train_nodes, val_nodes=validation, seed=settings.seed)
     run = {

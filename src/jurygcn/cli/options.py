@@ -19,11 +19,11 @@ from jurygcn.conformal.intervals import check_alpha
 from jurygcn.conformal.predictions import parse_memory
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
-from jurygcn.leave_one_out.estimated import LEAVE_OUT, VOTES
 from jurygcn.linalg import SOLVERS
+from jurygcn.models.training import Recipe
 from jurygcn.parallel import check_parallel
+from jurygcn.settings import VOTES
 
-DEFAULT_WEIGHT_DECAY = 5e-4
 MOST_NODES = 10**9  # upper bound for nodes, labels and jurors; larger graphs fit into no machine
 
 __all__ = [
@@ -147,7 +147,7 @@ Epochs = Annotated[int, epochs("Training epochs.")]
 LearningRate = Annotated[float, learning_rate("Adam's learning rate.")]
 WeightDecay = Annotated[
     float | None,
-    weight_decay(f"L2 penalty of the training objective; {DEFAULT_WEIGHT_DECAY:g} by default."),
+    weight_decay(f"L2 penalty of the training objective; {Recipe.weight_decay:g} by default."),
 ]
 Dropout = Annotated[float, dropout("Dropout; use 0 for a model to quantify, so that its objective has an optimum.")]
 Hidden = Annotated[int, hidden("Hidden units per layer.")]
@@ -170,7 +170,7 @@ LeaveOut = Annotated[
     str,
     typer.Option(
         "--leave-out",
-        callback=one_of("--leave-out", LEAVE_OUT),
+        callback=one_of("--leave-out", ("newton", "influence", "retrain")),
         help="How to leave a label out: newton, influence (the paper's), or retrain (brute force).",
     ),
 ]

@@ -16,11 +16,13 @@ from jurygcn.cli.reporting import print_json
 from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
 from jurygcn.cli.trained_model import Settings, open_session
-from jurygcn.cli.verdicts import Judgement, judge
+from jurygcn.cli.verdicts import Judgement, judge, leave_out_by
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.display.words import claim_words
+from jurygcn.models.training import Recipe
 from jurygcn.report import report_on
+from jurygcn.settings import Run
 
 SHOWN = 10  # nodes per table
 UNFINISHED = ".batches"  # folder in --out for the votes counted so far; removed when the results are written
@@ -43,9 +45,9 @@ def quantify(
     diffusion: given.Diffusion = "auto",
     panel: given.RidgePanel = True,
     seed: given.Seed = 0,
-    epochs: given.Epochs = 100,
+    epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
-    hidden: given.Hidden = 16,
+    hidden: given.Hidden = Recipe.hidden,
     votes: given.Votes = "auto",
     max_jurors: given.MaxJurors = None,
     chosen: given.Chosen = "random",
@@ -61,6 +63,7 @@ def quantify(
     """
     check_out(out)
     check_page(page)
+    jurors = leave_out_by(leave_out, curvature, solver, as_printed=as_printed, max_jurors=max_jurors)
     settings = Settings(
         labels=labels,
         train_nodes=train_nodes,
@@ -75,19 +78,14 @@ def quantify(
         alpha=alpha,
         diffusion=diffusion,
         panel=panel,
-        leave_out=leave_out,
-        curvature=curvature,
-        solver=solver,
-        as_printed=as_printed,
+        leave_out=jurors,
         votes=votes,
-        max_jurors=max_jurors,
         chosen=chosen,
-        parallel=parallel,
-        memory=memory,
+        run=Run(parallel, memory, progress=True),
         resume=None if out is None else out / UNFINISHED,
     )
     # linearised juries avoid large matrices, and the check-up would need them
-    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.votes != "linearized")
+    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.votes.how != "linearized")
     checkup = examine(judgement.session, judgement.jury, retrain) if wanted else (None, None)
     report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
@@ -155,10 +153,10 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     steps = "none" if verdict.diffusion == 0 else f"{verdict.diffusion} step" + "s" * (verdict.diffusion > 1)
     facts = training_facts(judgement.session)
     spent = facts.pop("time")
-    facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.as_printed
-    if judgement.jury.votes == "linearized":
+    facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.leave_out.printed
+    if judgement.jury.votes.how == "linearized":
         facts["jury"] += (
-            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {judgement.jury.rank} directions"
+            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {judgement.jury.votes.rank} directions"
         )
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps

@@ -1,4 +1,4 @@
-"""Output to the terminal: errors as one sentence, warnings as notes, a spinner for long work, JSON."""
+"""Output to the terminal: errors as one sentence, warnings as notes, JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, Literal, TextIO
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -28,7 +26,6 @@ from jurygcn.errors import DataNotice, JuryError, JuryWarning
 BAD_INPUT, UNEXPECTED = 2, 1
 MARKUP: Literal["markdown"] = "markdown"  # of help texts
 CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode: control and format characters, surrogates, line ends
-SPINNER_AFTER = 1.0  # seconds; shorter work shows no spinner
 
 
 class Commands(TyperGroup):
@@ -164,27 +161,6 @@ def warnings_as_notes() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
-
-
-@contextmanager
-def busy(what: str) -> Iterator[None]:
-    """Show a spinner with a clock on stderr while the block runs, after one second."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    spinner = Progress(*columns, console=console, transient=True)
-    spinner.add_task(what, total=None)
-    timer = threading.Timer(SPINNER_AFTER, spinner.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        spinner.stop()
 
 
 def print_json(value: Any) -> None:

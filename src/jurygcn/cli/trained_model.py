@@ -22,12 +22,12 @@ from jurygcn.active.labels import has_labels, read_labels, with_classes
 from jurygcn.checks import all_finite
 from jurygcn.cli.checkpoint import load_gcn
 from jurygcn.cli.nodes import Recorded, checked, read_nodes, recorded_beside
-from jurygcn.cli.options import DEFAULT_WEIGHT_DECAY
-from jurygcn.cli.reporting import busy, say
+from jurygcn.cli.reporting import say
 from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
 from jurygcn.errors import DataError, ModelError, SettingError
 from jurygcn.io.fingerprints import fingerprint, state
-from jurygcn.models import GCN, Training, train
+from jurygcn.models import GCN, Recipe, Training, fit_gcn
+from jurygcn.progress import progress_bar
 
 DEFAULT_LABELS = 100  # the paper's largest number of labels
 EVERY_LABEL = Path("all")  # the value of --train-nodes that means every labelled node
@@ -41,12 +41,12 @@ class Settings:
     per_class: int | None = None
     train_nodes: Path | None = None
     checkpoint: Path | None = None
-    epochs: int = 100
-    lr: float = 0.01
+    epochs: int = Recipe.epochs
+    lr: float = Recipe.lr
     weight_decay: float | None = None
     dropout: float = 0.0
-    hidden: int = 16
-    layers: int = 2
+    hidden: int = Recipe.hidden
+    layers: int = Recipe.layers
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Session:
     @contextmanager
     def timed(self, stage: str, what: str) -> Iterator[None]:
         """Time the block as ``stage``, with a spinner."""
-        with stopwatch(self.seconds, stage), busy(what):
+        with stopwatch(self.seconds, stage), progress_bar(what):
             yield
 
     def describe(self, command: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def open_session(name: str, settings: Settings) -> Session:
 def load_graph(name: str) -> tuple[Data, float]:
     """A graph with classes, and the loading time in seconds."""
     seconds: dict[str, float] = {}
-    with stopwatch(seconds, "data"), busy(f"Loading {name}"):
+    with stopwatch(seconds, "data"), progress_bar(f"Loading {name}"):
         data = load_dataset(name)
     if data.y.is_floating_point():
         raise DataError(
@@ -137,7 +137,7 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
         model = load_gcn(settings.checkpoint, data)
         recorded = recorded_beside(settings.checkpoint, data, model)
     train_nodes, test_nodes = choose_nodes(data, settings, recorded)
-    given = (settings.weight_decay, recorded.weight_decay, DEFAULT_WEIGHT_DECAY)
+    given = (settings.weight_decay, recorded.weight_decay, Recipe.weight_decay)
     weight_decay = next(value for value in given if value is not None)
     if model is not None and weight_decay not in given[:2]:
         say(
@@ -146,7 +146,7 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
             style="yellow",
         )
     if model is None:
-        with stopwatch(seconds, "training"), busy("Training"):
+        with stopwatch(seconds, "training"), progress_bar("Training"):
             model, training = train_gcn(data, train_nodes, settings, weight_decay)
     return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds)
 
@@ -164,8 +164,8 @@ def with_labels_from(path: Path | None, data: Data) -> Data:
 def train_gcn(data: Data, train_nodes: Tensor, settings: Settings, weight_decay: float) -> tuple[GCN, Training]:
     """A GCN with these settings, trained on these nodes."""
     s = settings
-    model = GCN(data.x.shape[1], s.hidden, int(data.num_classes), num_layers=s.layers, dropout=s.dropout)
-    training = train(model, data, train_nodes, epochs=s.epochs, lr=s.lr, weight_decay=weight_decay, seed=s.seed)
+    recipe = Recipe(s.hidden, s.epochs, s.lr, weight_decay, s.dropout, s.layers)
+    model, training = fit_gcn(data, train_nodes, recipe, seed=s.seed)
     if not all(all_finite(W) for W in model.weights):
         raise ModelError(f"expected training to end with finite weights, got NaN or infinity; lower --lr ({s.lr:g})")
     return model, training

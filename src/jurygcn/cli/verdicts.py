@@ -12,6 +12,7 @@ from jurygcn.cli.trained_model import Session, stopwatch
 from jurygcn.evaluation import accuracy, error_auroc, mean_set_size, micro_f1, set_coverage
 from jurygcn.jury import Jury
 from jurygcn.leave_one_out.retraining import Retraining
+from jurygcn.settings import LeaveOut, Run
 from jurygcn.verdict import Verdict
 
 
@@ -50,10 +51,10 @@ class Judgement:
             "jury": {
                 "jurors": jurors.count,
                 "leave_out": jurors.leave_out,
-                "votes": self.jury.votes,
+                "votes": self.jury.votes.how,
                 "discarded": getattr(jurors, "discarded", 0.0),
-                "as_printed": self.jury.as_printed,
-                "curvature": self.jury.curvature_kind,
+                "as_printed": self.jury.leave_out.printed,
+                "curvature": self.jury.leave_out.curvature,
                 "solver": jurors.solver,
                 "reason": jurors.reason,
                 "residual": jurors.residual,
@@ -83,9 +84,16 @@ def judge(
     jury = fit_jury(session, **settings)
     with stopwatch(session.seconds, "votes"):
         steps = diffusion if diffusion == "auto" else int(diffusion)
-        kept = resume if jury.votes == "exact" else None  # linearised votes are counted in one pass
+        kept = resume if jury.votes.how == "exact" else None  # linearised votes are counted in one pass
         verdict = jury.verdict(alpha=alpha, diffusion=steps, with_panel=panel, resume=kept)
     return Judgement(session, jury, verdict)
+
+
+def leave_out_by(how: str, curvature: str, solver: str, *, as_printed: bool, max_jurors: int | None = None) -> LeaveOut:
+    """The setting for these options; --as-printed replaces --leave-out and --curvature."""
+    if as_printed:
+        how, curvature = "printed", "printed"
+    return LeaveOut(how, curvature, solver, max_jurors=max_jurors)
 
 
 def fit_jury(session: Session, **settings: Any) -> Jury:
@@ -99,6 +107,5 @@ def fit_jury(session: Session, **settings: Any) -> Jury:
             session.train_nodes,
             weight_decay=session.weight_decay,
             retraining=retraining,
-            progress=True,
-            **settings,
+            **{"run": Run(progress=True), **settings},
         ).fit()

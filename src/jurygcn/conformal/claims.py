@@ -91,8 +91,7 @@ class Grounds:
     """The conditions that determine the claim of a verdict.
 
     Attributes:
-        leave_out: how jurors were computed, "retrain", "newton" or "influence".
-        as_printed: whether the paper's formulas were used as printed.
+        leave_out: how jurors were computed, "retrain", "newton", "influence" or "printed".
         symmetric: whether retrained jurors start from scratch and leave out the loss alone.
         votes: "exact" or "linearized".
         diffusion_chosen: whether the number of averages was chosen with the same labels.
@@ -107,7 +106,6 @@ class Grounds:
     """
 
     leave_out: str = "newton"
-    as_printed: bool = False
     symmetric: bool = True
     votes: str = "exact"
     diffusion_chosen: bool = False
@@ -133,7 +131,7 @@ class Grounds:
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:
         """Reasons why nothing may be claimed."""
-        if self.as_printed:
+        if self.leave_out == "printed":
             yield "The jurors follow the paper's formulas as printed, which move towards the left-out label."
         elif self.leave_out == "influence":
             yield "Influence jurors move too little, so their coverage is too low: use leave_out='newton'."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.conformal.intervals import LowerTail, upper_error
-from jurygcn.conformal.scores import SCORES, lac_scores, rounding
+from jurygcn.conformal.scores import SCORES, with_ties
 from jurygcn.errors import SettingError
 
 INTERVALS = ("jackknife+", "jackknife", "minmax")
@@ -33,6 +33,8 @@ class Interval:
 
     For classification K = 1 and the quantity is the output norm (the paper's Eq. 7); for regression the quantities
     are the outputs, with ``method`` "jackknife+", "jackknife" or "minmax".
+
+    Deviates from the paper: the jackknife's residuals are the training nodes' own (erratum E5).
 
     Shapes: predictions (m, K, b), errors (b, K) -> lower (m, K), upper (m, K).
     """
@@ -63,7 +65,7 @@ class Interval:
         self.high.merge(other.high)
 
     def bounds(self, prediction: Tensor, voters: Tensor, own: Own) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends; ``own`` are the jurors whose left-out node is queried. Implements: Eq. (7).
+        """Lower and upper ends; ``own`` are the jurors whose left-out node is queried. Implements: Eq. (1), Eq. (7).
 
         Shapes: prediction (m, K) the full model's, voters (m,) -> (m, K), (m, K).
         """
@@ -98,7 +100,7 @@ class LabelCounts:
     """
 
     def __init__(self, score: str) -> None:
-        self.score = SCORES[score]
+        self.score = score
         self.counts: Tensor | None = None
         self.log_scores: list[Tensor] = []
 
@@ -108,13 +110,13 @@ class LabelCounts:
 
     def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
         """Add votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
-        self_score = self.score(at_own.unsqueeze(2)).squeeze(2).gather(1, labels[:, None]).squeeze(1)  # (b,)
+        scores = SCORES[self.score]
+        bound = with_ties(scores(at_own).gather(1, labels[:, None]).squeeze(1), self.score)  # (b,)
         # for LAC compare probabilities directly, which saves one pass over the votes
-        slack = rounding(probabilities)
-        if self.score is lac_scores:
-            within = torch.ge(probabilities, -self_score * (1.0 - slack), out=torch.empty_like(probabilities))
+        if self.score == "lac":
+            within = torch.ge(probabilities, -bound, out=torch.empty_like(probabilities))
         else:
-            within = self.score(probabilities).le_(self_score + slack)
+            within = scores(probabilities).le_(bound)
         within[own.node, :, own.juror] = 0.0
         counts = within.sum(dim=2).int()  # floats are compared and added faster than booleans
         self.counts = counts if self.counts is None else self.counts.add_(counts)

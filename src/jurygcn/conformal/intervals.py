@@ -107,27 +107,6 @@ class LowerTail:
         return low + weight * (high - low) if weight > 0 else low
 
 
-def paper_interval(
-    norms: Tensor, errors: Tensor, *, alpha: float, excluded: Tensor | None = None, exact: bool = False
-) -> tuple[Tensor, Tensor]:
-    r"""The paper's interval from all jurors' output norms :math:`\|f_{-i}(u)\|_2` and errors at once.
-
-    .. math:: [Q_\alpha\{\|f_{-i}(u)\| - \mathrm{err}_i\},\; Q_{1-\alpha}\{\|f_{-i}(u)\| + \mathrm{err}_i\}],
-        \quad i \ne u
-
-    This is jackknife+ (Eq. 1) on the output norm; on a scalar output it is jackknife+ itself.
-
-    Implements: Eq. (1), Eq. (7).
-    Shapes: norms (n, m), errors (n,), excluded (n, m) bool, True where juror i is node u -> (m,), (m,).
-    """
-    hidden = torch.zeros_like(norms, dtype=torch.bool) if excluded is None else excluded
-    counts = (~hidden).sum(dim=0)
-    lower, upper = (LowerTail(alpha, len(norms), exact=exact) for _ in range(2))
-    lower.add((norms - errors[:, None]).masked_fill(hidden, torch.inf).T)
-    upper.add((-norms - errors[:, None]).masked_fill(hidden, torch.inf).T)
-    return lower.quantile(counts), -upper.quantile(counts)
-
-
 def upper_error(errors: Tensor, *, alpha: float) -> Tensor:
     r"""The exact upper quantile :math:`Q^+_{n,\alpha}\{R_i\}`, infinite with too few errors: (n,) -> ()."""
     if len(errors) == 0:
@@ -135,23 +114,3 @@ def upper_error(errors: Tensor, *, alpha: float) -> Tensor:
     tail = LowerTail(alpha, len(errors), exact=True)
     tail.add(-errors[None, :])
     return -tail.quantile(torch.tensor([len(errors)], device=errors.device))[0]
-
-
-def jackknife_interval(prediction: Tensor, errors: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
-    r"""The plain jackknife :math:`f(u) \pm Q^+_{1-\alpha}\{R_i\}` with exact rank.
-
-    Deviates from the paper: the residuals are the training nodes' own (erratum E5).
-
-    Shapes: prediction (m,), errors (n,) -> (m,), (m,).
-    """
-    half = upper_error(errors, alpha=alpha)
-    return prediction - half, prediction + half
-
-
-def minmax_interval(predictions: Tensor, errors: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
-    r"""Jackknife-minmax :math:`[\min_i f_{-i}(u) - Q^+\{R_i\},\ \max_i f_{-i}(u) + Q^+\{R_i\}]`, exact rank.
-
-    Shapes: predictions (n, m), errors (n,) -> (m,), (m,).
-    """
-    half = upper_error(errors, alpha=alpha)
-    return predictions.amin(dim=0) - half, predictions.amax(dim=0) + half

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jurygcn.checks import check_real
+from jurygcn.checks import check_choice, check_real
 from jurygcn.derivatives import Jacobian
 from jurygcn.engine import Engine
-from jurygcn.errors import SettingError
 
 CURVATURES = ("ggn", "hessian", "printed")
 
@@ -209,8 +208,7 @@ Curvature = GGN | Hessian | Printed
 
 def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0) -> Curvature:
     """The curvature operator named ``kind``, with weight decay and damping on its diagonal."""
-    if kind not in CURVATURES:
-        raise SettingError(f"expected curvature to be one of {', '.join(CURVATURES)}, got {kind!r}; choose one")
+    check_choice(kind, "curvature", CURVATURES)
     diagonal = engine.decay + check_real(damping, "damping")
     if kind == "ggn":
         return GGN(engine.jacobian(), engine.loss.root(engine.train_outputs), diagonal)

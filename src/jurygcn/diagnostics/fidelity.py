@@ -81,13 +81,13 @@ def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
     correlation = correlate(*values)
     means = (float(errors[0].mean()), float(errors[1].mean()))
     found = Fidelity(correlation, means, means[0] - means[1], frame)
-    return replace(found, advice=_advice_on_fidelity(found, jury.leave_out))
+    return replace(found, advice=_advice_on_fidelity(found, jurors.leave_out))
 
 
 def _own_predictions(jury: Jury, thetas: Tensor, positions: Tensor) -> Tensor:
     """Each model's prediction at the node it left out, (k, P) -> (k, C)."""
     nodes = jury.train_nodes[positions]
-    votes = LeaveOneOutPredictions(jury.engine, thetas, nodes, memory=jury.memory)
+    votes = LeaveOneOutPredictions(jury.engine, thetas, nodes, memory=jury.run.memory)
     rows = [
         votes.of_parameters(thetas[part])[part, :, torch.arange(len(part))]
         for part in torch.arange(len(positions)).split(votes.batch_size)

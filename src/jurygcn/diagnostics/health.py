@@ -77,7 +77,7 @@ def health_of(jury: Jury) -> Health:
         relative_gradient=gradient / scale if scale > 0 else 0.0,
         eigenvalues=(smallest, largest),
         weight_decay=_fitting_decay(data_gradient, engine.theta),
-        damping=jury.damping,
+        damping=jury.leave_out.damping,
         solver=jurors.reason,
         residual=jurors.residual,
         leverage=leverage,
@@ -153,7 +153,7 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
 
 def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
     low, high = health.eigenvalues
-    if float(jury.engine.decay.min()) == 0 and jury.damping == 0:
+    if float(jury.engine.decay.min()) == 0 and jury.leave_out.damping == 0:
         yield "Some parameters have no weight decay, so the curvature may be singular: pass weight_decay or damping."
     if low < 0:
         yield (
@@ -176,4 +176,5 @@ def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
             f"{health.precision}, so votes there do not differ: use more weight decay, fewer epochs, or model.double()."
         )
     if health.discarded > MUCH_DISCARDED:
-        yield f"{jury.rank} directions contain only {1 - health.discarded:.0%} of the jurors' steps: raise rank."
+        held, rank = 1 - health.discarded, jury.votes.rank
+        yield f"{rank} directions contain only {held:.0%} of the jurors' steps: raise rank in votes=Votes(rank=...)."

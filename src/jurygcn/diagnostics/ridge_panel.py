@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from jurygcn.graph.propagation import Propagation
-from jurygcn.graph.sparse import SparseMatrix
+from jurygcn.graph.features import averaged_features
 
 HOPS = (0, 1, 2, 4, 8, 16)
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)  # penalties, for views whose rows have a mean length of 1
@@ -51,16 +49,12 @@ def views(data: Data) -> Iterator[Tensor]:
     Many averages make all rows nearly equal, so centring needs float64. If only rounding error is left, the view is all
     zeros.
     """
-    x = data.x.detach().double().cpu()
-    averaging = SparseMatrix(Propagation.of(data).averaging.astype(np.float64), dtype=x.dtype, device=x.device)
-    for hop in range(max(HOPS) + 1):
-        if hop in HOPS:
-            view = functional.normalize(x, dim=1)
-            view -= view.mean(dim=0)
-            spread = view.norm(dim=1).mean()
-            view *= 1.0 / spread if spread > CONSTANT else 0.0
-            yield view.float()
-        x = averaging @ x if hop < max(HOPS) else x
+    for _, x in averaged_features(data, HOPS, dtype=torch.float64):
+        view = functional.normalize(torch.from_numpy(x), dim=1)
+        view -= view.mean(dim=0)
+        spread = view.norm(dim=1).mean()
+        view *= 1.0 / spread if spread > CONSTANT else 0.0
+        yield view.float()
 
 
 def fit_ridge_panel(data: Data, nodes: Tensor, labels: Tensor, classes: int) -> RidgePanel:

@@ -19,12 +19,13 @@ SHOWN = 5  # nodes in a notebook's table
 def jury_facts(jury: Jury) -> dict[str, str]:
     """The model, graph, labels and jurors, and whether the jury is fitted."""
     engine = jury.engine
+    how = "the printed formulas" if jury.leave_out.printed else jury.leave_out.how
     waiting = "" if jury.fitted else ", not fitted: call fit()"
     return {
         "model": f"{type(engine.model).__name__}, {engine.num_parameters:,} parameters",
         "graph": f"{int(jury.data.num_nodes):,} nodes",
         "labels": f"{engine.num_train:,}",
-        "jurors": f"{len(jury.positions):,} by {jury.leave_out}, {jury.votes}{waiting}",
+        "jurors": f"{len(jury.positions):,} by {how}, {jury.votes.how}{waiting}",
     }
 
 

@@ -9,31 +9,10 @@ import torch
 from torch import Tensor
 
 from jurygcn.conformal.intervals import check_alpha, exact_rank
+from jurygcn.conformal.scores import aps_scores, lac_scores, with_ties
 from jurygcn.errors import DataError, SettingError
 
 SCORES = ("lac", "aps", "daps")
-
-
-def lac_scores(probabilities: Tensor) -> Tensor:
-    r"""Score of each label, :math:`s(u, y) = 1 - \pi_{uy}`. Shapes: (N, C) -> (N, C)."""
-    return 1 - probabilities
-
-
-def aps_scores(probabilities: Tensor, draws: Tensor | None = None) -> Tensor:
-    r"""The probability of all more probable labels, plus a part of the label's own.
-
-    .. math:: s(u, y) = \sum_{c : \pi_{uc} > \pi_{uy}} \pi_{uc} + d_u \pi_{uy}
-
-    ``draws`` are uniform on (0, 1), one per node; without them d = 1, which is deterministic and conservative.
-
-    Shapes: probabilities (N, C), draws (N,) -> (N, C).
-    """
-    ordered, order = probabilities.sort(dim=1, descending=True)
-    above = ordered.cumsum(dim=1) - ordered
-    for c in range(1, above.shape[1]):  # equal probabilities have the same labels above them
-        above[:, c] = torch.where(ordered[:, c] == ordered[:, c - 1], above[:, c - 1], above[:, c])
-    own = ordered if draws is None else draws[:, None] * ordered
-    return torch.empty_like(above).scatter_(1, order, above + own)
 
 
 def diffuse_scores(scores: Tensor, edge_index: Tensor, *, mixing: float = 0.5) -> Tensor:
@@ -79,7 +58,8 @@ def split_conformal(
 ) -> Tensor:
     r"""Label sets :math:`\{y : s(u, y) \le \hat q\}` of all nodes, calibrated on the nodes ``calibration``.
 
-    With a ``generator``, "aps" and "daps" draw the random part of their scores once per node.
+    With a ``generator``, "aps" and "daps" draw the random part of their scores once per node. Scores and ties are those
+    of the jury's own label sets, :mod:`jurygcn.conformal.scores`.
 
     Shapes: probabilities (N, C), truth (N,), calibration (m,) -> (N, C) bool.
     """
@@ -95,4 +75,5 @@ def split_conformal(
         if edge_index is None:
             raise SettingError("expected edge_index for score='daps', got none; pass the graph's edges")
         scores = diffuse_scores(scores, edge_index, mixing=mixing)
-    return scores <= conformal_threshold(scores[calibration, truth[calibration]], alpha=alpha)
+    threshold = conformal_threshold(scores[calibration, truth[calibration]], alpha=alpha)
+    return scores <= with_ties(threshold, score)

@@ -22,7 +22,7 @@ from jurygcn.experiments.paper import SPEEDUP, SPEEDUP_LABELS
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField
-from jurygcn.models.training import train
+from jurygcn.models.training import Recipe, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,8 @@ LABELS, QUICK_LABELS = (100, 300, 1000, 3000, 10_000), (25, 50, 100, 200, 400)
 QUICK_GRAPH = "pubmed"
 METHODS = (figure1.PAPERS, figure1.OURS, VERDICT, "gpn", "sgnn")
 MEMORY_RUNS = 3  # memory hardly differs between runs
-DECAY, HIDDEN, EPOCHS, EPOCHS_TIMED, REPEATS = 5e-4, 16, 100, 5, 3
+DECAY, HIDDEN, EPOCHS = Recipe.weight_decay, Recipe.hidden, Recipe.epochs
+EPOCHS_TIMED, REPEATS = 5, 3
 
 
 def cells(scope: Scope) -> Iterator[Cell]:
@@ -82,7 +83,7 @@ def full_batch_epochs(data: Data, nodes: Tensor, epochs: int) -> None:
     """Full-batch training: a forward and backward pass of the whole graph in every epoch."""
     model = GCN(data.x.shape[1], HIDDEN, int(data.num_classes))
     everyone = ReceptiveField.of(model, data, torch.arange(int(data.num_nodes)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(model.parameters(), lr=Recipe.lr, weight_decay=DECAY)
     for _ in range(epochs):
         optimizer.zero_grad()
         functional.cross_entropy(everyone.logits(list(model.weights))[nodes], data.y[nodes]).backward()

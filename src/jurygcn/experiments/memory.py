@@ -17,8 +17,7 @@ from jurygcn.experiments import figure1
 from jurygcn.experiments.cells import Row
 from jurygcn.experiments.graphs import load
 from jurygcn.jury import Jury
-from jurygcn.models.gcn import GCN
-from jurygcn.models.training import train
+from jurygcn.models.training import Recipe, fit_gcn
 
 VERDICT = "gcn + verdict"
 # The child's program. It removes the caller's folder, '', from the path, so that no module of it is imported.
@@ -75,9 +74,9 @@ def verdict_of_everyone(dataset: str, labels: int, seed: int) -> Row:
     data = load(dataset)
     split = paper_split(data, seed=seed)
     nodes = random_labels(split.pool, labels, seed=seed)
-    model = GCN(data.x.shape[1], 16, int(data.num_classes))
-    train(model, data, nodes, weight_decay=5e-4, seed=seed)
-    verdict = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict()
+    recipe = Recipe(dropout=0.0)
+    model, _ = fit_gcn(data, nodes, recipe, seed=seed)
+    verdict = Jury(model, data, nodes, weight_decay=recipe.weight_decay).fit().verdict()
     return {"micro_f1": 100 * micro_f1(verdict.predicted_class[split.test], data.y[split.test])}
 
 

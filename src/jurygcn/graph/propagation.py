@@ -82,6 +82,13 @@ class Propagation:
         dense_enough = inputs.nnz > SPARSE_DENSITY * x.size
         return Propagation(adjacency, features, inputs.toarray() if dense_enough else inputs)
 
+    def propagated(self, steps: int) -> sp.csr_matrix | np.ndarray[Any, Any]:
+        r""":math:`\hat A^{steps} X`, at least one step, (N, F), dense or sparse as the first step is."""
+        x = self.inputs
+        for _ in range(steps - 1):
+            x = self.adjacency @ x
+        return x
+
     @cached_property
     def averaging(self) -> sp.csr_matrix:
         r"""The mean over closed neighbourhoods, :math:`\tilde D^{-1}(A + I)` without edge weights."""

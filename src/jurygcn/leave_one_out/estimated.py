@@ -26,9 +26,6 @@ from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.linalg import Prepared, Solution, Solver, choose, dominant_subspace
 from jurygcn.losses import FLOOR
 
-LEAVE_OUT = ("newton", "influence", "retrain")
-VOTES = ("auto", "exact", "linearized")
-
 
 class LeaveOneOut:
     """Computes the jurors of one objective; factorises the curvature once.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from joblib import Parallel, delayed
-from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -21,8 +20,9 @@ from jurygcn.data import check_nodes
 from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
 from jurygcn.models.copies import independent_copy
-from jurygcn.models.training import reset, train
+from jurygcn.models.training import Recipe, reset, train
 from jurygcn.parallel import safe_path
+from jurygcn.progress import progress_bar
 
 Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
 
@@ -44,8 +44,8 @@ class Retraining:
         progress: show a bar.
     """
 
-    epochs: int = 100
-    lr: float = 0.01
+    epochs: int = Recipe.epochs
+    lr: float = Recipe.lr
     seed: int = 0
     start: str = "cold"
     remove: str = "loss"
@@ -75,13 +75,13 @@ def retrained_parameters(engine: Engine, retraining: Retraining, jurors: Iterabl
     source = independent_copy(engine.model).to(engine.source_dtype)
     plain = retraining.remove == "loss" and retraining.fit is None
     stackable = plain and engine.stacked_field(source) is not None
-    with Progress(disable=not retraining.progress, transient=True) as bar:
-        task = bar.add_task("retraining jurors", total=len(positions))
+    shown = progress_bar("Retraining jurors", total=len(positions), unit="jurors", show=retraining.progress)
+    with shown as advance:
         if stackable:
             rows = []
             for batch in positions.split(STACK):
                 rows.append(_train_stack(engine, source, retraining, batch))
-                bar.advance(task, len(batch))
+                advance(len(batch))
             return torch.cat(rows).double()
         calls = (delayed(_train_one)(engine, source, retraining, int(i)) for i in positions)
         workers = Parallel(n_jobs=retraining.processes or -1, return_as="generator")
@@ -89,7 +89,7 @@ def retrained_parameters(engine: Engine, retraining: Retraining, jurors: Iterabl
         with safe_path():
             for theta in workers(calls):
                 thetas.append(theta)
-                bar.advance(task)
+                advance(1)
         return torch.stack(thetas).double()
 
 

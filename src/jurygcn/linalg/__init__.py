@@ -1,7 +1,7 @@
 """Linear algebra on torch tensors: symmetric operators and solvers of A X = B, independent of graphs and models."""
 
 from .cg import CG
-from .choose import SOLVERS, Choice, choose
+from .choose import SOLVERS, Choice, check_solver, choose
 from .direct import Direct
 from .dual import Dual
 from .minres import MINRES
@@ -38,6 +38,7 @@ __all__ = [
     "Prepared",
     "Solution",
     "Solver",
+    "check_solver",
     "choose",
     "dominant_subspace",
     "extreme_eigenvalues",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..checks import in_short
 from ..errors import SettingError
 from .cg import CG
 from .direct import Direct
@@ -49,13 +50,22 @@ def choose(solver: str | Solver, operator: Operator) -> Choice:
     Raises:
         SettingError: the name is unknown.
     """
-    if not isinstance(solver, str) and hasattr(solver, "prepare"):
+    check_solver(solver)
+    if not isinstance(solver, str):
         return Choice(solver, f"{solver.name} was passed")
     if solver == "auto":
         return _automatic(operator)
-    if not isinstance(solver, str) or solver not in SOLVERS:
-        raise SettingError(f"expected solver to be one of {', '.join(['auto', *SOLVERS])}, got {solver!r}; choose one")
     return Choice(SOLVERS[solver](), f"{solver} was chosen")
+
+
+def check_solver(solver: str | Solver) -> None:
+    """Raise SettingError unless it is the name of a solver or a solver."""
+    known = solver in ("auto", *SOLVERS) if isinstance(solver, str) else hasattr(solver, "prepare")
+    if not known:
+        raise SettingError(
+            f"expected solver to be one of {', '.join(['auto', *SOLVERS])}, got {in_short(solver)}; choose one, or "
+            "pass a solver object"
+        )
 
 
 def _automatic(operator: Operator) -> Choice:

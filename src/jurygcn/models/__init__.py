@@ -2,6 +2,6 @@
 
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField
-from jurygcn.models.training import Training, train
+from jurygcn.models.training import Recipe, Training, fit_gcn, train
 
-__all__ = ["GCN", "ReceptiveField", "Training", "train"]
+__all__ = ["GCN", "ReceptiveField", "Recipe", "Training", "fit_gcn", "train"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -21,6 +20,7 @@ from jurygcn.losses import loss_named
 from jurygcn.models.dropout_field import DropoutField
 from jurygcn.models.gcn import GCN, is_plain
 from jurygcn.models.receptive_field import ReceptiveField
+from jurygcn.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,21 @@ class Training:
     validation_losses: list[float] = field(repr=False)
     best_epoch: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a GCN and of its training: the paper's, with the usual dropout and weight decay.
+
+    All defaults in the library that stand for these settings are read from this class.
+    """
+
+    hidden: int = 16
+    epochs: int = 100
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    dropout: float = 0.5
+    layers: int = 2
 
 
 @dataclass(frozen=True)
@@ -52,9 +67,9 @@ def train(
     data: Data,
     train_nodes: Tensor,
     *,
-    epochs: int = 100,
-    lr: float = 0.01,
-    weight_decay: float | Mapping[str, float] = 5e-4,
+    epochs: int = Recipe.epochs,
+    lr: float = Recipe.lr,
+    weight_decay: float | Mapping[str, float] = Recipe.weight_decay,
     loss: str = "cross_entropy",
     node_weights: Tensor | None = None,
     val_nodes: Tensor | None = None,
@@ -110,6 +125,28 @@ def train(
     )
 
 
+def fit_gcn(
+    data: Data,
+    train_nodes: Tensor,
+    recipe: Recipe,
+    *,
+    seed: int,
+    outputs: int | None = None,
+    weight_decay: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> tuple[GCN, Training]:
+    """A new GCN trained by this recipe, and the record of its training.
+
+    ``outputs`` is the number of classes unless given. ``weight_decay`` by parameter name replaces the recipe's. Other
+    settings go to :func:`train`.
+    """
+    r = recipe
+    width = int(data.num_classes) if outputs is None else outputs
+    model = GCN(data.x.shape[1], r.hidden, width, num_layers=r.layers, dropout=r.dropout)
+    decay = r.weight_decay if weight_decay is None else weight_decay
+    return model, train(model, data, train_nodes, epochs=r.epochs, lr=r.lr, weight_decay=decay, seed=seed, **settings)
+
+
 @plain_torch()
 def descend(
     model: nn.Module,
@@ -142,13 +179,12 @@ def descend(
     started = time.perf_counter()
     with (
         torch.random.fork_rng(devices=_cuda_devices(model)),
-        Progress(disable=not progress, transient=True) as bar,
+        progress_bar("Training", total=epochs, unit="epochs", show=progress) as advance,
     ):
         torch.manual_seed(seed)
         if not warm_start:
             reset(model)
         optimizer = torch.optim.Adam(parameter_groups(model, weight_decay), lr=lr)
-        task = bar.add_task("training", total=epochs)
         for epoch in range(1, epochs + 1):
             model.train()
             optimizer.zero_grad()
@@ -156,7 +192,7 @@ def descend(
             value.backward()
             optimizer.step()
             losses.append(float(value.detach()))
-            bar.advance(task)
+            advance(1)
             if stopping is None:
                 continue
             model.eval()

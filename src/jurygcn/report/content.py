@@ -206,7 +206,7 @@ def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
     columns: dict[str, Any] = {"count": len(detailed), "p_values": None, "drivers": None, "support": None}
     if verdict.label_counts is not None:
         columns["p_values"] = rounded(verdict.p_values[detailed].tolist(), 3)
-    if jury.votes != "linearized" and len(detailed):
+    if jury.votes.how != "linearized" and len(detailed):
         drivers = influence_of_labels(jury, verdict.nodes[detailed], count=DRIVERS)
         columns |= {"drivers": drivers.positions.tolist(), "support": rounded(drivers.support.double().tolist(), 3)}
     return columns
@@ -233,6 +233,6 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         said.append(
             f"The graph has many edges, so up to {MAX_NEIGHBOURS} neighbours are shown, and only for those nodes."
         )
-    if jury.votes == "linearized":
+    if jury.votes.how == "linearized":
         said.append("The jurors are linearised, so the labels with most influence were not computed.")
     return said

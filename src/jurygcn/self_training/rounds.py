@@ -16,8 +16,8 @@ from jurygcn.baselines.classifier import Fitted, check_labels, check_validation,
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import train
-from jurygcn.self_training.averaged_features import FeatureView, feature_views
+from jurygcn.models.training import Recipe, fit_gcn
+from jurygcn.self_training.feature_views import FeatureView, feature_views
 from jurygcn.self_training.pseudo_labels import (
     NO_PSEUDO_LABELS,
     PseudoLabels,
@@ -94,10 +94,10 @@ class SelfTraining:
     balance: float = 5.0
     weight: float = 1.0
     distil: bool = True
-    hidden: int = 16
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    teacher_epochs: int = 100
+    hidden: int = Recipe.hidden
+    lr: float = Recipe.lr
+    weight_decay: float = Recipe.weight_decay
+    teacher_epochs: int = Recipe.epochs
     epochs: int = 200
     dropout: float = 0.5
 
@@ -235,7 +235,7 @@ class Teacher:
     def retrained(self, nodes: Tensor, pseudo: PseudoLabels, settings: SelfTraining, *, seed: int) -> Tensor:
         """Class probabilities of this teacher after training from scratch on labels and pseudo-labels, (N, C)."""
         epochs = settings.teacher_epochs
-        model = fit_gcn(self.graph, nodes, pseudo, settings, seed=seed, epochs=epochs, dropout=0.0)
+        model = fit_with_pseudo_labels(self.graph, nodes, pseudo, settings, seed=seed, epochs=epochs, dropout=0.0)
         return torch.softmax(logits_of(model, self.graph), dim=1)
 
 
@@ -287,7 +287,7 @@ def train_student(
         unlabelled[nodes] = False
         others = unlabelled.nonzero()[:, 0]
         pseudo = PseudoLabels(others, result.probabilities.argmax(dim=1)[others], torch.full((len(others),), s.weight))
-    model = fit_gcn(data, nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
+    model = fit_with_pseudo_labels(data, nodes, pseudo, s, seed=seed, epochs=s.epochs, dropout=s.dropout)
     hops, components = zip(*((view.hops, view.components) for view in result.views))
     return SelfTrained(model, result.history, pseudo, result.probabilities, hops, components)
 
@@ -296,7 +296,9 @@ def train_teachers(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: i
     """One teacher for each view of the features, trained when it is needed, because all views may not fit in memory."""
     s = settings
     for view, graph in feature_views(data, s.candidates, s.components if s.hops == "validated" else ()):
-        model = fit_gcn(graph, nodes, NO_PSEUDO_LABELS, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0)
+        model = fit_with_pseudo_labels(
+            graph, nodes, NO_PSEUDO_LABELS, s, seed=seed, epochs=s.teacher_epochs, dropout=0.0
+        )
         jury = Jury(model, graph, nodes, weight_decay=s.weight_decay)
         yield Teacher(view, graph, model, jury.fit() if s.hops == "auto" or s.judge == "jury" else jury)
 
@@ -336,24 +338,19 @@ def mean_of(parts: list[Tensor]) -> Tensor:
     return torch.stack(parts).mean(dim=0)
 
 
-def fit_gcn(
+def fit_with_pseudo_labels(
     graph: Data, nodes: Tensor, pseudo: PseudoLabels, settings: SelfTraining, *, seed: int, epochs: int, dropout: float
 ) -> GCN:
     """A GCN trained on the graph's labels at ``nodes`` and on pseudo-labels."""
     labels = graph.y.clone()
     labels[pseudo.nodes] = pseudo.labels
-    model = GCN(graph.x.shape[1], settings.hidden, classes_of(graph), dropout=dropout)
-    train(
-        model,
+    return fit_gcn(
         with_labels(graph, labels),
         torch.cat([nodes, pseudo.nodes]),
-        epochs=epochs,
-        lr=settings.lr,
-        weight_decay=settings.weight_decay,
+        Recipe(settings.hidden, epochs, settings.lr, settings.weight_decay, dropout),
         node_weights=torch.cat([torch.ones(len(nodes)), pseudo.weights]),
         seed=seed,
-    )
-    return model
+    )[0]
 
 
 def with_labels(graph: Data, labels: Tensor) -> Data:

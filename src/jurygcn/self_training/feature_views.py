@@ -11,7 +11,7 @@ import torch
 from sklearn.decomposition import PCA
 from torch_geometric.data import Data
 
-from jurygcn.graph.propagation import Propagation
+from jurygcn.graph.features import averaged_features
 
 MIN_VARIANCE_SHARE = 1e-6  # a component with less variance, relative to the first component, is rounding error
 
@@ -34,16 +34,11 @@ def feature_views(
     one length. This length is the mean length of the original rows, because a GCN learns slowly from short rows. It is
     at least 1.
     """
-    averaging = Propagation.of(data).averaging.astype(np.float32)
-    x = data.x.detach().float().cpu().numpy()
-    length = max(1.0, float(np.linalg.norm(x, axis=1).mean()))
-    for step in range(max(hops) + 1):
-        if step:
-            x = averaging @ x
-        if step in hops:
-            yield FeatureView(step), with_features(data, scale_rows(x, length))
-            for reduced in principal_components(scale_rows(x, 1.0), components):
-                yield FeatureView(step, reduced.shape[1]), with_features(data, reduced)
+    length = max(1.0, float(np.linalg.norm(data.x.detach().float().cpu().numpy(), axis=1).mean()))
+    for hop, x in averaged_features(data, hops):
+        yield FeatureView(hop), with_features(data, scale_rows(x, length))
+        for reduced in principal_components(scale_rows(x, 1.0), components):
+            yield FeatureView(hop, reduced.shape[1]), with_features(data, reduced)
 
 
 def principal_components(rows: np.ndarray, components: Sequence[int]) -> Iterator[np.ndarray]:

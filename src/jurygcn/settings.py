@@ -1,0 +1,142 @@
+"""The settings of a jury: how jurors are found, how they vote, and where the work runs.
+
+Each object checks its own values when it is made. ``Jury`` checks what depends on the model and the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jurygcn.checks import check_choice, check_count, check_real, in_short
+from jurygcn.conformal.predictions import parse_memory
+from jurygcn.curvature import CURVATURES
+from jurygcn.errors import SettingError
+from jurygcn.linalg import Solver, check_solver
+from jurygcn.parallel import check_parallel
+
+LEAVE_OUT = ("newton", "influence", "retrain", "printed")
+VOTES = ("auto", "exact", "linearized")
+
+
+@dataclass(frozen=True)
+class LeaveOut:
+    """How jurors are found: ``Jury(..., leave_out=LeaveOut("influence", solver="cg"))``.
+
+    Args:
+        how: "newton" (one Newton step of the leave-one-out problem), "influence" (the paper's estimate with the errata
+            corrected), "retrain" (every juror is trained, as ``Jury(retraining=...)`` says), or "printed" (the paper's
+            formulas as printed, with errata E1 to E3 and the curvature of Theorem 1).
+        curvature: "ggn", "hessian" or "printed". Newton jurors need "ggn"; printed ones always take "printed".
+        solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with its own settings.
+        damping: a number that is added to the curvature's diagonal.
+        max_jurors: the number of jurors, drawn at random; None takes one per label. The other labels still train the
+            model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level below
+            1 / (max_jurors + 1) can be asked for.
+    """
+
+    how: str = "newton"
+    curvature: str = "ggn"
+    solver: str | Solver = "auto"
+    damping: float = 0.0
+    max_jurors: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.how, "leave_out", LEAVE_OUT)
+        check_choice(self.curvature, "curvature", CURVATURES)
+        check_solver(self.solver)
+        check_real(self.damping, "damping")
+        if self.max_jurors is not None:
+            check_count(self.max_jurors, "max_jurors")
+        if self.how == "newton" and self.curvature != "ggn":
+            raise SettingError(
+                f"expected curvature='ggn' for leave_out='newton', got {self.curvature!r}; use curvature='ggn' or "
+                "leave_out='influence'"
+            )
+        if self.how == "printed" and self.curvature == "hessian":
+            raise SettingError(
+                "expected curvature='printed' for leave_out='printed', got 'hessian'; leave curvature out or use "
+                "leave_out='influence'"
+            )
+        if self.how == "printed":
+            object.__setattr__(self, "curvature", "printed")
+
+    @property
+    def printed(self) -> bool:
+        """Whether the paper's formulas are taken as printed."""
+        return self.how == "printed"
+
+    @classmethod
+    def of(cls, given: str | LeaveOut) -> LeaveOut:
+        """The settings that ``Jury(leave_out=given)`` stands for."""
+        if isinstance(given, str):
+            return cls(given)
+        if not isinstance(given, LeaveOut):
+            raise SettingError(
+                f"expected leave_out to be one of {', '.join(LEAVE_OUT)} or a LeaveOut, got {in_short(given)}; "
+                "choose one"
+            )
+        return given
+
+
+@dataclass(frozen=True)
+class Votes:
+    """How jurors vote: ``Jury(..., votes=Votes("linearized", rank=64))``.
+
+    Args:
+        how: "exact" (one forward pass per juror), "linearized" (to first order, in ``rank`` common directions: for
+            thousands of labels or millions of nodes), or "auto", which linearises above a few billion ballots.
+        rank: the number of directions that linearised jurors share. ``jury.jurors.discarded`` is the share of the
+            jurors' steps outside of these directions.
+    """
+
+    how: str = "auto"
+    rank: int = 128
+
+    def __post_init__(self) -> None:
+        check_choice(self.how, "votes", VOTES)
+        check_count(self.rank, "rank")
+
+    @classmethod
+    def of(cls, given: str | Votes) -> Votes:
+        """The settings that ``Jury(votes=given)`` stands for."""
+        if isinstance(given, str):
+            return cls(given)
+        if not isinstance(given, Votes):
+            raise SettingError(
+                f"expected votes to be one of {', '.join(VOTES)} or a Votes, got {in_short(given)}; choose one"
+            )
+        return given
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where the work runs, and what it may use: ``Jury(..., run=Run(parallel=4, memory="500MB"))``.
+
+    Args:
+        parallel: where ballots are counted: None (in this process, or where ``joblib.parallel_config`` says), "serial",
+            a number of processes, or "dask://host:port". The verdict is the same.
+        memory: the memory for the ballots of one batch of jurors, in each process that counts.
+        progress: show a bar on stderr for work that takes over a second.
+    """
+
+    parallel: int | str | None = None
+    memory: str = "1GB"
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        check_parallel(self.parallel)
+        parse_memory(self.memory)
+        if not isinstance(self.progress, bool):
+            raise SettingError(f"expected progress to be True or False, got {in_short(self.progress)}; choose one")
+
+    @classmethod
+    def of(cls, given: int | str | Run | None) -> Run:
+        """The settings that ``Jury(run=given)`` stands for."""
+        if isinstance(given, Run):
+            return given
+        if given is not None and not isinstance(given, int | str):
+            raise SettingError(
+                "expected run to be 'serial', a number of processes, 'dask://host:port' or a Run, got "
+                f"{in_short(given)}; choose one"
+            )
+        return cls(given)

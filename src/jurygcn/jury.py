@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +32,12 @@ from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
 from jurygcn.errors import SettingError
 from jurygcn.jury_storage import load_jury, save_jury
+from jurygcn.leave_one_out.corrected import Correction, corrected_steps
 from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 from jurygcn.models.training import Recipe
+from jurygcn.models.weight_decay import WeightDecay, decay_by_name
 from jurygcn.progress import progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes
 from jurygcn.verdict import Verdict
@@ -56,8 +58,9 @@ class Jury:
         train_nodes: the nodes whose labels the model was trained on (indices or a mask); ``data.train_mask`` if none
             are given.
         loss: "cross_entropy" or "mse".
-        weight_decay: the L2 the model was trained with; it is part of the objective. One number, or one per
-            parameter name. If it is not given, 5e-4 is assumed, and ``health`` says so.
+        weight_decay: the L2 that the model was trained with; it is part of the objective. The optimizer that trained
+            the model, one number, or a mapping from names of parameters or modules to numbers (0 for all others). If it
+            is not given, 5e-4 is assumed, and ``health`` says so.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
         chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
             after active learning no coverage is claimed.
@@ -77,7 +80,7 @@ class Jury:
         train_nodes: Tensor | Sequence[int] | None = None,
         *,
         loss: str = "cross_entropy",
-        weight_decay: float | Mapping[str, float] | None = None,
+        weight_decay: WeightDecay | None = None,
         forward: Forward | None = None,
         chosen: str = "random",
         retraining: Retraining | None = None,
@@ -96,23 +99,34 @@ class Jury:
                 raise SettingError("Expected train_nodes, got none, and the graph has no train_mask: pass the nodes.")
         self.decay_assumed = weight_decay is None
         decay = ASSUMED_DECAY if weight_decay is None else weight_decay
-        self.engine = engine_of(model, data, train_nodes, loss=loss, weight_decay=decay, forward=forward)
+        if isinstance(decay, torch.optim.Optimizer):
+            decay = decay_by_name(model, decay)
+        self.engine = engine_of(
+            *(model, data, train_nodes),
+            loss=loss,
+            weight_decay=decay,
+            forward=forward,
+            masks=self.leave_out.dropout_masks,
+        )
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = data, self.engine.train_nodes, chosen
-        self.retraining = retraining or Retraining()
+        self._recipe_given, self.retraining = retraining is not None, retraining or Retraining()
         self.positions = draw_positions(self.engine.num_train, self.leave_out.max_jurors)
         self.votes = replace(self.votes, how=self._check_votes())
         self._jurors: Jurors | CompressedJurors | None = None
+        self.correction: Correction | None = None
+        self.dropout_masks = 0  # the draws of dropout that the jurors' derivatives are averages over
         self._agreement: Agreement | None = None
 
     def _check_votes(self) -> str:
         """What "auto" stands for; refuses what cannot be linearised."""
         how, curvature, votes = self.leave_out.how, self.leave_out.curvature, self.votes.how
-        possible = how != "retrain" and curvature == "ggn"
+        possible = how != "retrain" and curvature == "ggn" and not self.leave_out.corrected_by
         if votes == "linearized" and not possible:
             raise SettingError(
                 "votes='linearized' needs newton or influence jurors with curvature='ggn', got "
-                f"leave_out={how!r}, curvature={curvature!r}: use votes='exact'."
+                f"leave_out={how!r}, curvature={curvature!r}, corrected_by={self.leave_out.corrected_by}: use "
+                "votes='exact'."
             )
         ballots = len(self.positions) * int(self.data.num_nodes) * self.engine.num_outputs
         if votes == "auto":
@@ -132,15 +146,29 @@ class Jury:
 
     def _find_jurors(self) -> Jurors | CompressedJurors:
         how = self.leave_out.how
+        if self.leave_out.corrected_by and not self._recipe_given:
+            raise SettingError(
+                "expected retraining=Retraining(...) with corrected_by, got none; say how the model was trained"
+            )
         if how == "retrain":
             steps = retrained_parameters(self.engine, self.retraining, self.positions.tolist()) - self.engine.theta
             return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         if self.votes.how == "linearized":  # not kept: with many labels the Jacobian and the factors are large
             many = LeaveOneOut(self.engine, self._make_curvature(), self.leave_out.solver, self.positions)
+            self.dropout_masks = many.dropout_masks
             return many.compressed_jurors(how, rank=self.votes.rank)
+        self.dropout_masks = self._leave_one_out.dropout_masks
         if how == "newton":
-            return self._leave_one_out.newton_jurors()
-        return self._leave_one_out.influence_jurors(as_printed=self.leave_out.printed)
+            jurors = self._leave_one_out.newton_jurors()
+        else:
+            jurors = self._leave_one_out.influence_jurors(as_printed=self.leave_out.printed)
+        return self._corrected(jurors) if self.leave_out.corrected_by else jurors
+
+    def _corrected(self, jurors: Jurors) -> Jurors:
+        """The jurors with the step length that a few retrained ones ask for."""
+        k = self.leave_out.corrected_by
+        steps, self.correction = corrected_steps(self.engine, jurors.steps, self.positions, self.retraining, k=k)
+        return replace(jurors, steps=steps)
 
     @plain_torch()
     @torch.no_grad()
@@ -238,6 +266,7 @@ class Jury:
             classify=self.engine.loss.name == "cross_entropy",
             exact_ranks=question.exact_ranks,
             dropout=largest_dropout(self.engine.model),
+            dropout_masks=self.dropout_masks,
             over=over,
             against=against,
             notes=notes,

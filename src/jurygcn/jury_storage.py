@@ -25,13 +25,13 @@ from jurygcn.settings import LeaveOut, Run, Votes
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FORMAT, FILE = 4, "jury.npz"
+FORMAT, FILE = 5, "jury.npz"
 _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("loss", "curvature", "leave_out", "votes", "memory", "chosen"), (str,)),
     **{"rank": (int,), "max_jurors": (int,), "damping": _NUMBER},
-    "weight_decay": (type(None), dict, *_NUMBER),
+    **{"weight_decay": (type(None), dict, *_NUMBER), "dropout_masks": (type(None), int), "corrected_by": (int,)},
 }
 FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
 DECAY = "weight_decay"  # is compared as a vector: there are several ways to say the same
@@ -89,6 +89,7 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
         raise _foreign(folder, ["model outputs at the training nodes"])
     try:
         jury._jurors = _jurors_of(jury, tensors, solve)
+        jury.dropout_masks = settings["dropout_masks"] or 0
     except (ValueError, TypeError, AttributeError) as error:
         raise _incomplete(folder, error) from error
     return jury
@@ -105,6 +106,8 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
         "votes": jury.votes.how,
         "rank": int(jury.votes.rank),
         "max_jurors": len(jury.positions),
+        "dropout_masks": jury.dropout_masks if jury.fitted else jury.leave_out.dropout_masks,
+        "corrected_by": jury.leave_out.corrected_by,
         "memory": jury.run.memory,
         "chosen": jury.chosen,
     }
@@ -115,7 +118,11 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     how, curvature, damping = saved["leave_out"], saved["curvature"], saved["damping"]
     return {
         **{name: saved[name] for name in ("loss", "weight_decay", "chosen")},
-        "leave_out": LeaveOut(how, curvature, damping=damping, max_jurors=saved["max_jurors"]),
+        "leave_out": LeaveOut(
+            *(how, curvature),
+            damping=damping,
+            **{name: saved[name] for name in ("max_jurors", "dropout_masks", "corrected_by")},
+        ),
         "votes": Votes(saved["votes"], saved["rank"]),
         "run": Run(memory=saved["memory"]),
     }

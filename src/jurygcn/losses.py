@@ -35,6 +35,9 @@ class Loss(Protocol):
     def predict(self, z: Tensor, dim: int = -1) -> Tensor:
         """Predictions from logits; the outputs are along ``dim``."""
 
+    def outputs(self, predictions: Tensor) -> Tensor:
+        """Logits that give these predictions, (m, C)."""
+
     def residual(self, z: Tensor, y: Tensor) -> Tensor:
         """First derivative of the node loss with respect to the logits, (m, C)."""
 
@@ -82,6 +85,10 @@ class CrossEntropy:
     def predict(self, z: Tensor, dim: int = -1) -> Tensor:
         """Class probabilities."""
         return torch.softmax(z, dim=dim)
+
+    def outputs(self, predictions: Tensor) -> Tensor:
+        """The logarithms of the probabilities, none of them below the floor."""
+        return predictions.clamp_min(FLOOR**2).log()
 
     def residual(self, z: Tensor, y: Tensor) -> Tensor:
         """Probabilities minus the one-hot label."""
@@ -141,6 +148,10 @@ class MeanSquaredError:
     def predict(self, z: Tensor, dim: int = -1) -> Tensor:  # noqa: ARG002
         """The outputs themselves."""
         return z
+
+    def outputs(self, predictions: Tensor) -> Tensor:
+        """The predictions themselves."""
+        return predictions
 
     def residual(self, z: Tensor, y: Tensor) -> Tensor:
         """Twice the difference over C."""

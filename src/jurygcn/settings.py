@@ -16,6 +16,7 @@ from jurygcn.parallel import check_parallel
 
 LEAVE_OUT = ("newton", "influence", "retrain", "printed")
 VOTES = ("auto", "exact", "linearized")
+MOST_MASKS = 10_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class LeaveOut:
         max_jurors: the number of jurors, drawn at random; None takes one per label. The other labels still train the
             model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level below
             1 / (max_jurors + 1) can be asked for.
+        dropout_masks: the draws of dropout over which gradients and curvature are averaged, if the model was trained
+            with dropout; None takes 8 (4 where neighbourhoods are large), 0 takes the model in
+            eval mode.
+        corrected_by: the number of jurors that are retrained, as ``Jury(retraining=...)`` says, to set the step length
+            of all others; for models that stopped early or have batch normalisation.
     """
 
     how: str = "newton"
@@ -39,9 +45,19 @@ class LeaveOut:
     solver: str | Solver = "auto"
     damping: float = 0.0
     max_jurors: int | None = None
+    dropout_masks: int | None = None
+    corrected_by: int = 0
 
     def __post_init__(self) -> None:
         check_choice(self.how, "leave_out", LEAVE_OUT)
+        check_count(self.corrected_by, "corrected_by", least=0)
+        if self.dropout_masks is not None:
+            check_count(self.dropout_masks, "dropout_masks", least=0, most=MOST_MASKS)
+        if self.corrected_by and self.how not in ("newton", "influence"):
+            raise SettingError(
+                f"expected leave_out='newton' or 'influence' with corrected_by, got {self.how!r}; leave corrected_by "
+                "out"
+            )
         check_choice(self.curvature, "curvature", CURVATURES)
         check_solver(self.solver)
         check_real(self.damping, "damping")

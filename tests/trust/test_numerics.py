@@ -344,7 +344,9 @@ def test_dropout_is_reported_whatever_the_mode():
     assert torch.equal(jury.verdict().p_values, quiet.p_values)
     assert model.training
     assert jury.health().dropout == 0.5
-    assert "dropout (0.5)" in advice_of(jury)
+    assert jury.dropout_masks == 8
+    off = Jury(model, data, NODES, weight_decay=5e-3, leave_out=LeaveOut(dropout_masks=0)).fit()
+    assert "dropout (0.5)" in advice_of(off)
 
 
 def test_no_number_in_health_is_nan():

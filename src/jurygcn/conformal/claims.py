@@ -99,6 +99,7 @@ class Grounds:
         classify: whether the claim is about label sets.
         exact_ranks: whether interval ends are exact order statistics; not used for label sets.
         dropout: the largest dropout probability in the model.
+        dropout_masks: the draws of dropout that derivatives are averages over; 0 for derivatives in eval mode.
         over: "nodes", or "classes" for labels drawn class by class.
         against: reasons why the labels were not drawn at random; one sentence each.
         notes: notes on labels drawn class by class.
@@ -113,6 +114,7 @@ class Grounds:
     classify: bool = True
     exact_ranks: bool = True
     dropout: float = 0.0
+    dropout_masks: int = 0
     over: str = "nodes"
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -154,17 +156,23 @@ class Grounds:
             yield "The jurors are estimated and were not compared with retrained ones; use jury.fidelity()."
         else:
             yield f"The jurors are estimated. {self.agreement.words}"
-        if self.leave_out != "retrain" and self.dropout > 0 and self.agreement is None:
-            yield (
-                f"The model has dropout ({self.dropout:g}), which is off here. If it was on in training, jurors move "
-                "too little and the coverage may be lower."
-            )
+        if self.leave_out != "retrain" and self.agreement is None:
+            yield from self._about_dropout()
         if self.votes == "linearized":
             yield "The votes are first-order approximations."
         if self.classify and self.diffusion_chosen:
             yield "The number of averages was chosen with the same labels: fix it with diffusion=0, 1 or 2."
         if not self.classify and not self.exact_ranks:
             yield "The ends are interpolated: use exact=True."
+
+    def _about_dropout(self) -> Iterator[str]:
+        if self.dropout_masks:
+            yield f"Gradients and curvature are averages over {self.dropout_masks} draws of the model's dropout."
+        elif self.dropout > 0:
+            yield (
+                f"The model has dropout ({self.dropout:g}), which is off here. If it was on in training, jurors move "
+                "too little and the coverage may be lower."
+            )
 
 
 def origin_of_labels(engine: Engine, chosen: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jurygcn.checks import check_choice, check_real
 from jurygcn.derivatives import Jacobian
-from jurygcn.engine import Engine
+from jurygcn.engine import Engine, Expected
 
 CURVATURES = ("ggn", "hessian", "printed")
 
@@ -112,9 +112,10 @@ class GGN(_Diagonal):
 
     name = "ggn"
 
-    def __init__(self, jacobian: Jacobian, root: Tensor, diagonal: Tensor) -> None:
+    def __init__(self, jacobian: Jacobian, root: Tensor, diagonal: Tensor, expected: Expected | None = None) -> None:
         self.factor = GGNFactor(jacobian, root)
         self.diagonal = diagonal
+        self.expected = expected
 
     @property
     def definite(self) -> bool | None:
@@ -147,6 +148,7 @@ class _SecondDerivative(_Diagonal):
     """The common part of the Hessian and Theorem 1's matrix, which are indefinite."""
 
     definite: bool | None = None
+    expected: Expected | None = None
 
     def __init__(self, engine: Engine, diagonal: Tensor) -> None:
         self.engine, self.diagonal = engine, diagonal
@@ -211,5 +213,6 @@ def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0) -> Curvatur
     check_choice(kind, "curvature", CURVATURES)
     diagonal = engine.decay + check_real(damping, "damping")
     if kind == "ggn":
-        return GGN(engine.jacobian(), engine.loss.root(engine.train_outputs), diagonal)
+        found = engine.expected()
+        return GGN(found.jacobian, engine.loss.root(found.outputs), diagonal + found.noise, found)
     return Hessian(engine, diagonal) if kind == "hessian" else Printed(engine, diagonal)

@@ -142,7 +142,7 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
             f"Not converged: the relative gradient is {health.relative_gradient:.0%} (0% at the minimum). Train "
             f"longer, or pass the weight decay you trained with; jury.fidelity() measures the effect.{hint}"
         )
-    if health.dropout > 0:
+    if health.dropout > 0 and not jury.dropout_masks:
         yield (
             f"The model has dropout ({health.dropout:g}), so training minimised another objective than the one "
             "quantified here; jury.fidelity() measures the effect."
@@ -153,8 +153,8 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
 
 def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
     low, high = health.eigenvalues
-    if float(jury.engine.decay.min()) == 0 and jury.leave_out.damping == 0:
-        yield "Some parameters have no weight decay, so the curvature may be singular: pass weight_decay or damping."
+    if float(jury.engine.decay.max()) == 0 and jury.leave_out.damping == 0:
+        yield "There is no weight decay, so the curvature may be singular: pass weight_decay or damping."
     if low < 0:
         yield (
             f"The curvature has negative eigenvalues ({low:.1e}), so the parameters are not a minimum: "

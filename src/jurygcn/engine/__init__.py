@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.engine.expected import Expected
 from jurygcn.engine.gcn import GCNEngine
 from jurygcn.engine.generic import Forward, GenericEngine
 from jurygcn.engine.portable import PortableEngine
 from jurygcn.engine.protocol import Engine, Predictor
 from jurygcn.models.gcn import is_plain
 
-__all__ = ["Engine", "Forward", "PortableEngine", "Predictor", "engine_of"]
+__all__ = ["Engine", "Expected", "Forward", "PortableEngine", "Predictor", "engine_of"]
 
 
 def engine_of(
@@ -26,8 +27,11 @@ def engine_of(
     weight_decay: float | Mapping[str, float] = 0.0,
     forward: Forward | None = None,
     dtype: torch.dtype = torch.float64,
+    masks: int | None = None,
 ) -> Engine:
     """The fastest engine that computes exactly what the model computes."""
     closed_form = forward is None and is_plain(model) and all(p.requires_grad for p in model.parameters())
     kind = GCNEngine if closed_form else GenericEngine
-    return kind(model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward, dtype=dtype)
+    return kind(
+        model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward, dtype=dtype, masks=masks
+    )

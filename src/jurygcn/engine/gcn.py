@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian
+from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.protocol import Predictor, SecondDerivative
 from jurygcn.errors import ModelError
@@ -75,6 +76,12 @@ class GCNEngine(GenericEngine):
     def theorem_1(self) -> ClosedForm:
         """Proposition 2 and Theorem 1 at the trained parameters."""
         return ClosedForm(self.train_field, self._weights, lambda z: self.loss.residual(z, self.targets))
+
+    def expected(self) -> Expected:
+        """By Proposition 2; with dropout on ego graphs, as for any model."""
+        if self._gcn.dropout > 0.0 and self.masks != 0:
+            return super().expected()
+        return Expected(self.train_outputs, self.jacobian(), 0, torch.zeros_like(self.decay))
 
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +15,23 @@ from torch_geometric.data import Data
 from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
+from jurygcn.engine.expected import (
+    EgoDerivatives,
+    Expected,
+    NotSeparable,
+    expected_derivatives,
+    whole_graph_derivatives,
+)
 from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.propagation import is_everything
 from jurygcn.losses import Loss, loss_named
 from jurygcn.models.copies import in_use, independent_copy
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
-from jurygcn.models.training import graph_arguments, parameter_groups
+from jurygcn.models.training import graph_arguments
+from jurygcn.models.weight_decay import decay_by_name
 
 Forward = Callable[[nn.Module, Data], Tensor]
 
@@ -49,8 +59,10 @@ class GenericEngine:
         weight_decay: float | Mapping[str, float] = 0.0,
         forward: Forward | None = None,
         dtype: torch.dtype = torch.float64,
+        masks: int | None = None,
     ) -> None:
         self.loss: Loss = loss_named(loss)
+        self.masks = masks
         self.data = check_graph(data)
         y = check_targets(data)
         self.train_nodes = check_nodes(train_nodes, data, what="train_nodes")
@@ -176,13 +188,26 @@ class GenericEngine:
         """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that contains their receptive field."""
         graph = self._inputs if data is None else data
         parameters = self.unflatten(theta)
+        arguments = graph_arguments(self.model, graph) if self.forward is None else (graph,)
         with in_use:
-            if self.forward is None:
-                raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
-            else:
-                raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (graph,))
+            raw = self.called(parameters, arguments)
         z: Tensor = raw.reshape(len(raw), -1)
         return z if nodes is None else z[nodes]
+
+    def called(self, parameters: dict[str, Tensor], arguments: tuple[Any, ...]) -> Tensor:
+        """The model's own output with these parameters in place of its own."""
+        if self.forward is None:
+            raw: Tensor = functional_call(self.model, parameters, arguments)
+        else:
+            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), arguments)
+        return raw
+
+    def call(self, graph: Data) -> Tensor:
+        """Logits of all nodes of ``graph`` by the model itself, in the mode it is in."""
+        raw = (
+            self.model(*graph_arguments(self.model, graph)) if self.forward is None else self.forward(self.model, graph)
+        )
+        return raw.reshape(len(raw), -1)
 
     @cached_property
     def _train_graph(self) -> tuple[Data, Tensor]:
@@ -200,9 +225,19 @@ class GenericEngine:
 
     # --- derivatives and predictions ----------------------------------------------------------------------
 
+    def expected(self) -> Expected:
+        """Outputs and Jacobian of the training nodes, in expectation over dropout."""
+        try:
+            return expected_derivatives(self)
+        except NotSeparable as reason:
+            return whole_graph_derivatives(self, str(reason))
+
     def jacobian(self) -> Jacobian:
-        """Dense rows by automatic differentiation."""
-        return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
+        """Derivatives of the training nodes' logits in eval mode."""
+        try:
+            return EgoDerivatives(self).expected(0).jacobian
+        except NotSeparable:
+            return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss, (P,)."""
@@ -228,7 +263,7 @@ class GenericEngine:
 
     def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
         """Forward passes of many models at once, by ``vmap``."""
-        return GenericPredictor(self, nodes, dtype)
+        return LiftedPredictor(self, nodes, dtype)
 
     def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
         """Derivatives of the outputs along directions, by forward-mode differentiation."""
@@ -245,14 +280,8 @@ class GenericEngine:
     # --- checks ------------------------------------------------------------------------------------------
 
     def _decay_vector(self, weight_decay: float | Mapping[str, float]) -> Tensor:
-        given = {
-            id(p): float(group["weight_decay"])  # type: ignore[arg-type]
-            for group in parameter_groups(self.model, weight_decay)
-            for p in group["params"]  # type: ignore[attr-defined]
-        }
-        named = dict(self.model.named_parameters())
-        pieces = [torch.full_like(p, given[id(named[name])]) for name, p in self.parameters.items()]
-        return torch.cat([piece.reshape(-1) for piece in pieces])
+        given = decay_by_name(self.model, weight_decay)
+        return torch.cat([torch.full_like(p, given[name]).reshape(-1) for name, p in self.parameters.items()])
 
     def check(self) -> int:
         """Check that the model has one finite, deterministic prediction per node; return the number of outputs."""
@@ -320,23 +349,6 @@ class AutodiffHessian:
         """(P, P)."""
         theta = self.engine.theta
         return self.product(torch.eye(len(theta), dtype=theta.dtype, device=theta.device))
-
-
-class GenericPredictor:
-    """Forward passes of many parameter vectors of any model at ``nodes``."""
-
-    def __init__(self, engine: GenericEngine, nodes: Tensor, dtype: torch.dtype) -> None:
-        self.engine = engine.cast(dtype)
-        self.graph, self.rows = self.engine.local(nodes)
-        edges, reached = int(self.graph.num_edges), int(self.graph.num_nodes)
-        widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
-        # Per layer: a message on every edge and a few rows on every node, as wide as the widest layer.
-        self.numbers = (edges + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
-        self.most = 2**31
-
-    def outputs(self, thetas: Tensor) -> Tensor:
-        """(b, P) -> (m, C, b)."""
-        return autodiff.outputs_of_many(lambda theta: self.engine.outputs(theta, self.rows, self.graph), thetas)
 
 
 def _check_devices(model: nn.Module, data: Data) -> None:

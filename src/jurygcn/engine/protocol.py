@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.derivatives import ClosedForm, Jacobian
+from jurygcn.engine.expected import Expected
 from jurygcn.losses import Loss
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -98,6 +99,9 @@ class Engine(Protocol):
 
     def cast(self, dtype: torch.dtype) -> Engine:
         """The engine in another precision."""
+
+    def expected(self) -> Expected:
+        """Outputs and Jacobian of the training nodes, in expectation over dropout if the model has any."""
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""

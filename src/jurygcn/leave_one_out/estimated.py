@@ -92,7 +92,7 @@ class LeaveOneOut:
         gives :math:`L_i^T J_i \delta_i = M_{ii} \tilde w_i` and
         :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
         """
-        n, loss, z = self.engine.num_train, self.engine.loss, self.engine.train_outputs
+        n, loss, z = self.engine.num_train, self.engine.loss, self._outputs
         retention, least = self._retention()
         w = self._downdated(retention, least) if how == "newton" else self._whitened()
         Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
@@ -111,7 +111,7 @@ class LeaveOneOut:
         return CompressedJurors(
             directions=directions.T.contiguous(),
             coefficients=coefficients,
-            own_outputs=(z + loss.change(z, Mw))[self.positions],
+            own_outputs=(self.engine.train_outputs + loss.change(z, Mw))[self.positions],
             discarded=max(0.0, 1.0 - held / energy) if energy > 0 else 0.0,
             leave_out=how,
             solver=self.choice.name,
@@ -161,7 +161,17 @@ class LeaveOneOut:
 
     def _whitened(self) -> Tensor:
         """The whitened residuals w_i of the training nodes, (n, K)."""
-        return self.engine.loss.whitened(self.engine.train_outputs, self.engine.targets)
+        return self.engine.loss.whitened(self._outputs, self.engine.targets)
+
+    @property
+    def dropout_masks(self) -> int:
+        """The draws of dropout that derivatives are averages over."""
+        return self.operator.expected.masks if self.operator.expected is not None else 0
+
+    @property
+    def _outputs(self) -> Tensor:
+        """The training nodes' logits that the curvature was taken at, (n, C)."""
+        return self.operator.expected.outputs if self.operator.expected is not None else self.engine.train_outputs
 
     def _downdated(self, retention: Tensor, least: Tensor) -> Tensor:
         r"""Whitened residuals for the leave-one-out curvature: :math:`(I - M_{ii})^{-1} w_i`, (n, K)."""

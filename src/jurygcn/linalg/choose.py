@@ -44,8 +44,9 @@ class Choice:
 def choose(solver: str | Solver, operator: Operator) -> Choice:
     """The solver of that name with its default settings, the given solver, or the best one for "auto".
 
-    "auto" chooses dual if the operator is low-rank with a positive diagonal and has no more rows than
-    parameters; else direct if the matrix is small; else cg if the operator is known to be definite; else minres.
+    "auto" takes dual when the operator is low-rank, its diagonal is nowhere negative and somewhere positive, and it has
+    no more rows than parameters; else direct if the matrix is small; else cg if the operator is known to be definite;
+    else minres.
 
     Raises:
         SettingError: the name is unknown.
@@ -70,7 +71,7 @@ def check_solver(solver: str | Solver) -> None:
 
 def _automatic(operator: Operator) -> Choice:
     size = operator.size
-    if isinstance(operator, LowRankOperator) and bool((operator.diagonal > 0).all()):
+    if isinstance(operator, LowRankOperator) and bool((operator.diagonal >= 0).all() & (operator.diagonal > 0).any()):
         rows = operator.factor.rows
         if rows <= min(size, MAX_DUAL_ROWS):
             return Choice(Dual(), f"auto picked dual: {rows:,} rows against {size:,} parameters")

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import SolverError
 from .operator import LowRankOperator, Operator
 from .solution import Prepared, Solution, largest_norm, require, require_finite, solve_and_refine
+from .undecayed import UndecayedPart
 
 # The largest relative error of a term's solution in low precision; above it, the operator's precision is used.
 INEXACT = 1e-4
@@ -23,7 +24,7 @@ class Dual:
 
         A⁻¹ g = d⁻¹ g − d⁻¹ Uᵀ (I + K)⁻¹ U d⁻¹ g.
 
-    Only I + K is factorised, k³/3 operations. Needs every dᵢ > 0.
+    Only I + K is factorised, k³/3 operations. Needs every dᵢ ≥ 0; where some are zero, see `undecayed`.
 
     Args:
         tolerance: the largest accepted relative residual.
@@ -39,7 +40,7 @@ class Dual:
         """Factorise I + K.
 
         Raises:
-            SolverError: the operator is not low-rank, its diagonal is not positive, or I + K is singular to
+            SolverError: the operator is not low-rank, its diagonal has a negative entry, or I + K is singular to
                 working precision.
         """
         if not isinstance(operator, LowRankOperator):
@@ -48,23 +49,27 @@ class Dual:
                 'solver="direct", "cg" or "minres"'
             )
         diagonal = require_finite(operator.diagonal, "the diagonal of the operator")
-        if not bool((diagonal > 0).all()):
+        if not bool((diagonal >= 0).all()):
             raise SolverError(
-                "dual expected a positive weight decay for every parameter, got one of "
-                f'{float(diagonal.min()):g}; raise it, add damping, or use solver="direct" or "cg"'
+                f"dual expected no negative weight decay, got {float(diagonal.min()):g}; raise it, add damping, or use "
+                'solver="minres"'
             )
-        inverse_diagonal = require_finite(diagonal.reciprocal(), "the reciprocals of the diagonal")
+        free = diagonal == 0
+        inverse_diagonal = torch.where(free, 0.0, diagonal.reciprocal())
+        require_finite(inverse_diagonal, "the reciprocals of the diagonal")
         capacitance = require_finite(operator.factor.gram(inverse_diagonal), "the rows of the operator")
         capacitance.diagonal().add_(1.0)
         cholesky, failed = torch.linalg.cholesky_ex(capacitance)
-        norm = largest_norm(capacitance, order=1)  # bounds the condition number: eigenvalues of I + K are >= 1
-        condition = norm * float(diagonal.max() / diagonal.min())
+        norm = largest_norm(capacitance, order=1)  # no eigenvalue of I + K is below 1: this bounds its condition
+        decayed = diagonal[~free]
+        condition = norm * (float(decayed.max() / decayed.min()) if len(decayed) else 1.0)
         if failed or not norm * operator.factor.rows * torch.finfo(operator.dtype).eps < 1:
             raise SolverError(
                 "dual expected a regular system, got one that is singular to working precision (condition number about "
                 f"{condition:.1e}); add damping or weight decay"
             )
-        return PreparedDual(operator, inverse_diagonal, cholesky, condition, self.tolerance)
+        undecayed = UndecayedPart.of(operator.factor, free, cholesky) if bool(free.any()) else None
+        return PreparedDual(operator, inverse_diagonal, cholesky, condition, self.tolerance, undecayed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +80,24 @@ class PreparedDual(Prepared):
 
     Attributes:
         operator: the operator A.
-        inverse_diagonal: 1 / d.
+        inverse_diagonal: 1 / d, zero where d is.
         cholesky: L, lower triangular.
-        condition: an upper bound of the condition number of A, ‖I + K‖₁ max d / min d.
+        condition: an upper bound of the condition number of A, ‖I + K‖₁ max d / min d, over positive d.
         tolerance: the largest relative residual that is accepted.
+        undecayed: what parameters without weight decay add; None if there are none.
     """
-
-    least_retention: ClassVar[float] = 0.0  # blocks of an inverse, not differences, so they are positive as computed
 
     operator: LowRankOperator
     inverse_diagonal: Tensor
     cholesky: Tensor
     condition: float
     tolerance: float
+    undecayed: UndecayedPart | None = None
+
+    @property
+    def least_retention(self) -> float:
+        """Zero for a block of an inverse, which is positive as computed; a difference has rounding errors."""
+        return 0.0 if self.undecayed is None else self.undecayed.least_retention
 
     def solve(self, block: Tensor) -> Solution:
         """Solve A X = B. Shapes: (P, b) -> Solution with value (P, b)."""
@@ -103,13 +113,21 @@ class PreparedDual(Prepared):
     def _apply_inverse(self, block: Tensor) -> Tensor:
         factor, weights = self.operator.factor, self.inverse_diagonal[:, None]
         scaled = weights * block
-        inner = torch.cholesky_solve(factor.matmul(scaled), self.cholesky)
-        return scaled - weights * factor.transpose_matmul(inner)
+        rows = factor.matmul(scaled)
+        inner = torch.cholesky_solve(rows, self.cholesky)  # U x, so far as decayed parameters decide it
+        if self.undecayed is None:
+            return scaled - weights * factor.transpose_matmul(inner)
+        free = self.undecayed.free[:, None]
+        wanted = factor.matmul(free * (block - factor.transpose_matmul(inner)))
+        lifted = self.undecayed.determine(wanted)
+        inner = torch.cholesky_solve(rows + self.undecayed.outer(lifted), self.cholesky)
+        return scaled - weights * factor.transpose_matmul(inner) + free * factor.transpose_matmul(lifted)
 
     @cached_property
     def capacitance_inverse(self) -> Tensor:
-        """(I + K)⁻¹ = I − M, (k, k)."""
-        return torch.cholesky_inverse(self.cholesky)
+        """(I + K)⁻¹ = I − M, or R in its place, (k, k)."""
+        inverse = torch.cholesky_inverse(self.cholesky)
+        return inverse if self.undecayed is None else self.undecayed.reduced(inverse)
 
     def retention(self) -> Tensor:
         """The diagonal blocks of (I + K)⁻¹, accurate even where M is close to I. Shapes: (n, K, K)."""
@@ -120,14 +138,19 @@ class PreparedDual(Prepared):
     def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
         """A⁻¹ U_iᵀ w_i = d⁻¹ Uᵀ (I + K)⁻¹_{:,i} w_i, computed in the dual space until the last product with Uᵀ."""
         n, K = weights.shape
-        inverse = self.capacitance_inverse.view(n * K, n, K).transpose(0, 1)
-        columns = torch.bmm(inverse, weights.unsqueeze(-1)).squeeze(-1).T  # (k, n)
+        columns = _blockwise(self.capacitance_inverse, weights)  # (k, n)
         wanted = torch.zeros(n, K, n, dtype=weights.dtype, device=weights.device)
         wanted.diagonal(dim1=0, dim2=2).copy_(weights.T)
         defect = self.cholesky @ (self.cholesky.T @ columns) - wanted.view(n * K, n)
+        chosen = slice(None) if len(terms) == n else terms
+        value = self._leave_dual(columns[:, chosen], dtype)
+        if self.undecayed is not None:
+            lifted = _blockwise(self.undecayed.lift, weights)
+            defect += self.undecayed.outer(lifted)
+            free = self.undecayed.free
+            value[free] = self.factor.transpose_matmul(lifted[:, chosen])[free].to(dtype)
         lengths = weights.norm(dim=1).clamp_min(torch.finfo(weights.dtype).tiny)
         residual = float((defect.norm(dim=0) / lengths).max())
-        value = self._leave_dual(columns if len(terms) == n else columns[:, terms], dtype)
         return Solution(value, residual, 1, Dual.name, residual < self.tolerance)
 
     def _leave_dual(self, columns: Tensor, dtype: torch.dtype) -> Tensor:
@@ -149,3 +172,10 @@ class PreparedDual(Prepared):
             if len(inexact):
                 value[:, inexact] = (self.factor.transpose_matmul(columns[:, inexact]) * weights).to(dtype)
         return value
+
+
+def _blockwise(matrix: Tensor, weights: Tensor) -> Tensor:
+    """The columns of each term, weighted: (k, n K) and (n, K) -> (k, n)."""
+    n, K = weights.shape
+    terms = matrix.view(len(matrix), n, K).transpose(0, 1)
+    return torch.bmm(terms, weights.unsqueeze(-1)).squeeze(-1).T

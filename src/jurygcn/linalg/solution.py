@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -49,8 +49,10 @@ class Prepared(ABC):
 
     operator: Operator
 
-    # An eigenvalue of I − M_ii below this is rounding error, because I and M_ii are nearly equal then.
-    least_retention: ClassVar[float] = 1e-8
+    @property
+    def least_retention(self) -> float:
+        """An eigenvalue of I − M_ii below this is rounding error: here it is a difference of nearly equal matrices."""
+        return 1e-8
 
     @abstractmethod
     def solve(self, block: Tensor) -> Solution:

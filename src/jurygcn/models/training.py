@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
-from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_SEED, check_count, check_rate, check_real
+from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
 from jurygcn.data import check_graph, check_nodes, check_targets, ordinary
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
 from jurygcn.models.dropout_field import DropoutField
 from jurygcn.models.gcn import GCN, is_plain
 from jurygcn.models.receptive_field import ReceptiveField
+from jurygcn.models.weight_decay import decay_by_name
 from jurygcn.progress import progress_bar
 
 
@@ -227,19 +228,13 @@ def reset(model: nn.Module) -> None:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float | Mapping[str, float]) -> list[dict[str, object]]:
-    """Adam's parameter groups: trainable parameters with their weight decay (0 for names not in the mapping)."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    for value in weight_decay.values() if isinstance(weight_decay, Mapping) else [weight_decay]:
-        check_real(value, "weight_decay", most=MOST_DECAY)
-    if not isinstance(weight_decay, Mapping):
-        return [{"params": [p for _, p in named], "weight_decay": float(weight_decay)}]
-    unknown = sorted(set(weight_decay) - {name for name, _ in named})
-    if unknown:
-        raise SettingError(
-            f"expected weight_decay for the parameters {', '.join(name for name, _ in named)}, "
-            f"got {', '.join(unknown)}; correct the names"
-        )
-    return [{"params": [p], "weight_decay": float(weight_decay.get(name, 0.0))} for name, p in named]
+    """Adam's parameter groups: trainable parameters with their weight decay."""
+    decays = decay_by_name(model, weight_decay)
+    named = dict(model.named_parameters())
+    return [
+        {"params": [named[n] for n, d in decays.items() if d == decay], "weight_decay": decay}
+        for decay in dict.fromkeys(decays.values())
+    ]
 
 
 def outputs_at(

@@ -1,0 +1,337 @@
+"""Derivatives of the objective that training really minimised: in expectation over dropout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from jurygcn.derivatives.autodiff import CHUNK, UNBATCHED
+from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
+from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
+from jurygcn.derivatives.uses import Use, Uses
+from jurygcn.graph.ego import EgoGraphs, ego_graphs
+from jurygcn.graph.neighbourhood import num_hops
+from jurygcn.models.copies import in_use
+
+if TYPE_CHECKING:
+    from jurygcn.engine.generic import GenericEngine
+
+# Draws of dropout that expectations are taken over, unless the caller says otherwise.
+MASKS = 8
+
+# As many where the copies of all neighbourhoods have more than MANY_ROWS rows, each of which costs time.
+FEW_MASKS, MANY_ROWS = 4, 8_000
+
+# As many where each draw costs as much as all derivatives.
+MASKS_ROW_BY_ROW = 2
+
+# The slopes of the lifted weights take at most this many numbers.
+MOST_SLOPES = 100_000_000
+
+# A weight with fewer inputs than this is kept dense: lifting it saves nothing.
+FEW_INPUTS = 24
+
+
+@contextmanager
+def training_mode(model: nn.Module, seed: int | None) -> Iterator[None]:
+    """The model as it was trained, with dropout drawn from ``seed``; in eval mode for None.
+
+    Normalisation layers keep their running statistics, so that nodes do not depend on each other through them.
+    """
+    if seed is None:
+        yield
+        return
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        model.train()
+        for module in model.modules():
+            if hasattr(module, "running_mean"):
+                module.eval()
+        try:
+            yield
+        finally:
+            model.eval()
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    r"""Outputs and derivatives of the training nodes, in expectation over dropout.
+
+    Training with dropout minimises the expected loss, whose curvature is :math:`\frac1n \sum_i E[J_i^T S_i J_i]`. It is
+    taken as :math:`\frac1n \sum_i \bar J_i^T \bar S_i \bar J_i` with the expected Jacobian and S at the expected
+    prediction, plus the rest, which comes from the variance of J, on its diagonal alone. Of the weights that see
+    constants the rest is left out: there it is small beside the other curvature.
+
+    Attributes:
+        outputs: logits whose predictions are the expected ones, (n, C).
+        jacobian: the expected Jacobian.
+        masks: how many draws of dropout the expectations are over; 0 for a model without dropout.
+        noise: the diagonal of the curvature that comes from the variance, (P,).
+        why_slow: why the fast way was not taken, in words; empty if it was.
+    """
+
+    outputs: Tensor
+    jacobian: Jacobian
+    masks: int
+    noise: Tensor
+    why_slow: str = ""
+
+
+class NotSeparable(Exception):
+    """The fast way does not apply; the message says why."""
+
+
+@dataclass(eq=False)
+class _Sums:
+    """Sums over masks, by parameter."""
+
+    slopes: dict[str, Tensor] = field(default_factory=dict)
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    squares: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, kind: dict[str, Tensor], name: str, value: Tensor) -> None:
+        if name in kind:
+            kind[name] += value
+        else:
+            kind[name] = value
+
+
+class EgoDerivatives:
+    """Derivatives of all training nodes at once, on copies of their neighbourhoods that do not touch each other."""
+
+    def __init__(self, engine: GenericEngine) -> None:
+        self.engine = engine
+        hops = num_hops(engine.model)
+        widest = max(p.shape[0] for p in engine.parameters.values() if p.dim())
+        most = MOST_SLOPES // (widest * engine.num_outputs)
+        if engine.forward is not None:
+            raise NotSeparable("the model is called through forward=, which may look at the whole graph")
+        found = ego_graphs(engine._inputs, engine.train_nodes, hops, most_rows=most)
+        if found is None:
+            raise NotSeparable(f"the training nodes see too much of the graph ({hops} hops)")
+        self.egos: EgoGraphs = found
+        if not engine._suffices(found.graph, found.centres, engine.train_nodes):
+            raise NotSeparable("the output at a node depends on more than its neighbourhood")
+        with in_use:  # while another thread calls the model, its parameters are others
+            self.parameters = {n: p for n, p in engine.model.named_parameters() if p.requires_grad}
+        self._find_uses()
+
+    def _find_uses(self) -> None:
+        """Which parameters can be tracked, and which of them are lifted out."""
+        tracked = dict(self.parameters)
+        while True:
+            z, uses = self._run(tracked, None)
+            if not uses.others:
+                break
+            tracked = {name: p for name, p in tracked.items() if name not in uses.others}
+        self.tracked = tracked
+        if len(tracked) < len(self.parameters):
+            missing = ", ".join(sorted(set(self.parameters) - set(tracked)))
+            raise NotSeparable(f"the model uses {missing} in a way that cannot be told apart by node")
+        if not torch.allclose(z, self.engine.train_outputs, rtol=1e-6, atol=1e-6):
+            raise NotSeparable("the model changes its inputs in place")
+        often = Counter(use.name for use in uses.found)
+        everything = self._whole_uses()
+        self.lifted = {
+            use.name: everything[use.name]
+            for use in uses.found
+            if use.constant
+            and often[use.name] == 1
+            and use.owner is self.egos.owner
+            and use.inputs is not None
+            and use.inputs.shape[1] >= FEW_INPUTS
+            and use.name in everything
+        }
+
+    def _whole_uses(self) -> dict[str, Use]:
+        """The uses of parameters on the whole graph, whose constant inputs are the rows of X."""
+        engine = self.engine
+        owner = torch.zeros(int(engine.data.num_nodes), dtype=torch.long)
+        with in_use, torch.enable_grad(), Uses(self.tracked, owner) as uses:
+            engine.call(engine._inputs)
+        return {use.name: use for use in uses.found if use.constant and use.inputs is not None}
+
+    def _run(self, tracked: Mapping[str, Tensor], seed: int | None) -> tuple[Tensor, Uses]:
+        owner = self.egos.owner
+        with in_use, torch.enable_grad(), training_mode(self.engine.model, seed), Uses(tracked, owner) as uses:
+            z = self.engine.call(self.egos.graph)[self.egos.centres]
+        return z, uses
+
+    def has_dropout(self) -> bool:
+        """Whether two training passes differ."""
+        first, second = (self._run(self.tracked, seed)[0] for seed in (0, 1))
+        return not torch.equal(first, second)
+
+    def expected(self, masks: int) -> Expected:
+        """Averages over ``masks`` draws of dropout, or the derivatives in eval mode for none."""
+        engine, sums = self.engine, _Sums()
+        n, C = engine.num_train, engine.num_outputs
+        predictions = torch.zeros(n, C, dtype=engine.dtype, device=engine.theta.device)
+        seeds: list[int | None] = list(range(masks)) if masks else [None]
+        for seed in seeds:
+            z, uses = self._run(self.tracked, seed)
+            predictions += engine.loss.predict(z.detach()) / len(seeds)
+            self._add(z, uses.found, sums, 1.0 / len(seeds))
+        outputs = engine.loss.outputs(predictions) if masks else engine.train_outputs
+        return Expected(outputs, self._jacobian(sums), masks, self._noise(sums, outputs))
+
+    def _noise(self, sums: _Sums, outputs: Tensor) -> Tensor:
+        """E[U^2] minus the squares of the expected rows, for the parameters with dense rows, (P,)."""
+        root = self.engine.loss.root(outputs)
+        parts = []
+        for name, p in self.parameters.items():
+            part = torch.zeros(p.numel(), dtype=root.dtype, device=root.device)
+            if name in sums.squares:
+                part = (sums.squares[name] - squared_rows(root, sums.rows[name])).clamp_min(0.0)
+            parts.append(part)
+        return torch.cat(parts)
+
+    def _add(self, z: Tensor, found: list[Use], sums: _Sums, weight: float) -> None:
+        """The derivatives of one pass: one backward pass for each output, through all nodes at once."""
+        C = z.shape[1]
+        root = self.engine.loss.root(z.detach())
+        now: dict[str, Tensor] = {}
+        outputs = [use.output for use in found]
+        grads = [
+            torch.autograd.grad(z[:, c].sum(), outputs, retain_graph=c < C - 1, allow_unused=True) for c in range(C)
+        ]
+        for k, use in enumerate(found):
+            slopes = [torch.zeros_like(use.output) if g[k] is None else g[k] for g in grads]
+            together = weight * torch.stack(slopes, dim=-1)  # (R, ..., C)
+            if use.name in self.lifted:
+                sums.add(sums.slopes, use.name, together)
+            else:
+                sums.add(now, use.name, self._dense_rows(use, together))
+        for name, rows in now.items():
+            sums.add(sums.rows, name, rows)
+            if weight < 1.0:
+                sums.add(sums.squares, name, squared_rows(root, rows) / weight)
+
+    def _dense_rows(self, use: Use, slopes: Tensor) -> Tensor:
+        """The rows of one parameter, (n, C, numel)."""
+        n, C = self.engine.num_train, slopes.shape[-1]
+        order = use.owner.argsort(stable=True)
+        if use.inputs is None:
+            flat = slopes.reshape(len(slopes), -1)
+            out = torch.zeros(n, flat.shape[1], dtype=flat.dtype, device=flat.device).index_add_(0, use.owner, flat)
+            return out.view(n, -1, C).transpose(1, 2)
+        counts = torch.bincount(use.owner, minlength=n)
+        blocks = []
+        for rows in order.split(counts.tolist()):
+            slope, given = slopes[rows], use.inputs[rows]  # (r, h, C), (r, F)
+            product = given.T @ slope.reshape(len(rows), -1)  # (F, h C)
+            product = product.view(given.shape[1], -1, C)
+            blocks.append((product.permute(2, 1, 0) if use.transposed else product.permute(2, 0, 1)).reshape(C, -1))
+        return torch.stack(blocks)
+
+    def _jacobian(self, sums: _Sums) -> LiftedJacobian:
+        lifted, rest, others, start = [], [], [], 0
+        n, C = self.engine.num_train, self.engine.num_outputs
+        for name, p in self.parameters.items():
+            if name in self.lifted:
+                lifted.append(self._lifted_weight(start, name, sums.slopes[name]))
+            else:
+                rest.append(sums.rows.get(name, torch.zeros(n, C, p.numel(), dtype=p.dtype)))
+                others.append(torch.arange(start, start + p.numel()))
+            start += p.numel()
+        none = torch.zeros(n, C, 0, dtype=self.engine.dtype)
+        return LiftedJacobian(
+            lifted,
+            torch.cat(rest, dim=2) if rest else none,
+            torch.cat(others) if others else torch.zeros(0, dtype=torch.long),
+        )
+
+    def _lifted_weight(self, start: int, name: str, slopes: Tensor) -> LiftedWeight:
+        use, owner = self.lifted[name], self.egos.owner
+        assert use.inputs is not None
+        kept = (slopes != 0).flatten(1).any(dim=1) & (self.egos.nodes < len(use.inputs))
+        counts = torch.bincount(owner[kept], minlength=self.engine.num_train)
+        reached, places = self.egos.nodes[kept].unique(return_inverse=True)
+        return LiftedWeight(
+            start,
+            use.transposed,
+            sparse_if_worth(use.inputs[reached]),
+            places,
+            torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+            slopes[kept],
+        )
+
+
+def expected_derivatives(engine: GenericEngine) -> Expected:
+    """Derivatives on ego graphs: in eval mode in full precision, or averages over dropout in the model's own."""
+    exact = EgoDerivatives(engine)
+    if engine.masks == 0 or not exact.has_dropout():
+        return exact.expected(0)
+    masks = engine.masks or (MASKS if len(exact.egos.nodes) <= MANY_ROWS else FEW_MASKS)
+    drawn = exact if engine.source_dtype == engine.dtype else EgoDerivatives(engine.cast(engine.source_dtype))
+    found = drawn.expected(masks)
+    return replace(
+        found,
+        outputs=found.outputs.to(engine.dtype),
+        jacobian=found.jacobian.cast(engine.dtype),
+        noise=found.noise.to(engine.dtype),
+    )
+
+
+def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
+    """Row by row on the part of the graph that decides the training nodes' outputs: slow, for any model."""
+    graph, rows = engine._train_graph
+    with in_use:
+        parameters = [p for p in engine.model.parameters() if p.requires_grad]
+
+    def run(seed: int | None) -> Tensor:
+        with in_use, torch.enable_grad(), training_mode(engine.model, seed):
+            return engine.call(graph)[rows]
+
+    with torch.no_grad():
+        random = not torch.equal(run(0), run(1))
+    masks = (MASKS_ROW_BY_ROW if engine.masks is None else engine.masks) if random else 0
+    predictions, total = torch.zeros_like(engine.train_outputs), None
+    seeds: list[int | None] = list(range(masks)) if masks else [None]
+    for seed in seeds:
+        z = run(seed)
+        predictions += engine.loss.predict(z.detach()) / len(seeds)
+        total = rows_of(z, parameters, total, 1.0 / len(seeds))
+    assert total is not None
+    outputs = engine.loss.outputs(predictions) if masks else engine.train_outputs
+    noise = torch.zeros(total.shape[2], dtype=total.dtype, device=total.device)
+    return Expected(outputs, DenseJacobian(total), masks, noise, why)
+
+
+def squared_rows(root: Tensor, rows: Tensor) -> Tensor:
+    r"""The diagonal of :math:`\frac1n \sum_i J_i^T L_i L_i^T J_i`: (n, C, K) and (n, C, p) -> (p,)."""
+    return torch.bmm(root.mT, rows).square().sum(dim=(0, 1)) / len(root)
+
+
+def rows_of(z: Tensor, parameters: Sequence[Tensor], total: Tensor | None, weight: float) -> Tensor:
+    """Add the derivatives of all outputs, (n, C, P), to ``total``."""
+    n, C = z.shape
+    size = sum(p.numel() for p in parameters)
+    total = torch.zeros(n * C, size, dtype=z.dtype, device=z.device) if total is None else total.view(n * C, size)
+    flat = z.reshape(-1)
+    for some in torch.arange(n * C).split(CHUNK):
+        unit = torch.zeros(len(some), n * C, dtype=z.dtype, device=z.device)
+        unit[torch.arange(len(some)), some] = weight
+        try:
+            grads = torch.autograd.grad(
+                flat, parameters, unit, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
+            parts = [
+                unit.new_zeros(len(some), p.numel()) if g is None else g.reshape(len(some), -1)
+                for g, p in zip(grads, parameters, strict=True)
+            ]
+            total[some] += torch.cat(parts, dim=1)
+        except UNBATCHED:
+            for k, row in enumerate(some.tolist()):
+                grads = torch.autograd.grad(flat, parameters, unit[k], retain_graph=True, allow_unused=True)
+                total[row] += torch.cat(
+                    [(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(grads, parameters)]
+                )
+    return total.view(n, C, size)

@@ -1,0 +1,137 @@
+"""Outputs of many parameter vectors of any model: what sees constants is computed outside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.overrides import TorchFunctionMode
+from torch_geometric.data import Data
+
+from jurygcn.derivatives.autodiff import UNBATCHED
+from jurygcn.derivatives.lifted import sparse_if_worth, times
+from jurygcn.derivatives.uses import LINEAR, PRODUCTS, Use, Uses
+from jurygcn.graph.fused import SparseProducts, with_sparse_adjacency
+from jurygcn.models.copies import in_use
+from jurygcn.models.training import graph_arguments
+
+if TYPE_CHECKING:
+    from jurygcn.engine.generic import GenericEngine
+
+
+class Substitute(TorchFunctionMode):
+    """Hands a model the products of its constant layers instead of letting it compute them."""
+
+    def __init__(self, weights: Mapping[str, Tensor], products: list[tuple[str, Tensor]]) -> None:
+        super().__init__()
+        self._names = {id(weight): name for name, weight in weights.items()}
+        self._products = {name: [p for n, p in products if n == name] for name in weights}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replace a product with a lifted weight."""
+        kwargs = kwargs or {}
+        if func is LINEAR:
+            weight = args[1] if len(args) > 1 else kwargs["weight"]
+            if id(weight) in self._names:
+                bias = args[2] if len(args) > 2 else kwargs.get("bias")
+                product = self._products[self._names[id(weight)]].pop(0)
+                return product if bias is None else product + bias
+        elif func in PRODUCTS and id(args[1]) in self._names:
+            return self._products[self._names[id(args[1])]].pop(0)
+        return func(*args, **kwargs)
+
+
+class LiftedPredictor:
+    """Forward passes of many parameter vectors of any model at ``nodes``."""
+
+    def __init__(self, engine: GenericEngine, nodes: Tensor, dtype: torch.dtype) -> None:
+        self.engine = engine.cast(dtype)
+        self.graph, self.rows = self.engine.local(nodes)
+        with in_use:  # while another thread calls the model, its parameters are others
+            self.parameters = dict(self.engine.model.named_parameters())
+        self.constant = self._constant_uses()
+        names = {use.name for use in self.constant}
+        self.weights = {n: p for n, p in self.parameters.items() if n in names}
+        self.inputs = [sparse_if_worth(use.inputs) for use in self.constant if use.inputs is not None]
+        self.fused = self._fused_graph()
+        edges, reached = int(self.graph.num_edges), int(self.graph.num_nodes)
+        widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
+        messages = 0 if self.fused is not None else edges
+        # Per layer a message on every edge, unless they are summed at once, and a few rows on every node.
+        self.numbers = (messages + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
+        self.most = 2**31
+
+    def _constant_uses(self) -> list[Use]:
+        """The products with weights whose inputs depend on no parameter, at the trained and at other parameters."""
+        engine = self.engine
+        owner = torch.zeros(int(self.graph.num_nodes), dtype=torch.long, device=self.graph.x.device)
+        if engine.forward is not None:
+            return []
+        runs = []
+        for theta, _ in engine._probes[:2]:
+            moved = {n: v.detach().requires_grad_() for n, v in engine.unflatten(theta).items()}
+            with in_use, torch.enable_grad(), Uses(moved, owner) as uses:
+                functional_call(engine.model, moved, graph_arguments(engine.model, self.graph))
+            runs.append([use for use in uses.found if use.inputs is not None and use.constant])
+        if [use.name for use in runs[0]] != [use.name for use in runs[1]]:
+            return []
+        same = {
+            name: all(_equal(a, b) for a, b in zip(*runs, strict=True) if a.name == name) for name in engine.parameters
+        }
+        return [use for use in runs[0] if same[use.name] and use.name not in uses.others]
+
+    def _fused_graph(self) -> Data | None:
+        """The graph with a sparse adjacency, if the model takes it and gives the same outputs."""
+        engine = self.engine
+        if engine.forward is not None or getattr(self.graph, "edge_attr", None) is not None:
+            return None
+        some = torch.stack([theta for theta, _ in engine._probes])
+        try:
+            graph = with_sparse_adjacency(self.graph)
+            plain, fused = self._batched(some, self.graph), self._batched(some, graph, strict=True)
+        except Exception:
+            return None
+        scale = plain.abs().max()
+        return graph if bool((plain - fused).abs().max() <= 1e-5 * scale) else None
+
+    def outputs(self, thetas: Tensor) -> Tensor:
+        """(b, P) -> (m, C, b)."""
+        graph = self.graph if self.fused is None else self.fused
+        try:
+            return self._batched(thetas, graph)
+        except UNBATCHED:
+            return torch.stack([self.engine.outputs(theta, self.rows, self.graph) for theta in thetas], dim=-1)
+
+    def _batched(self, thetas: Tensor, graph: Data, *, strict: bool = False) -> Tensor:
+        """All models in one pass."""
+        engine, b = self.engine, len(thetas)
+        values = engine.unflatten(thetas)
+        products = []
+        for use, constants in zip(self.constant, self.inputs, strict=True):
+            weight = values[use.name].movedim(0, 1) if not use.transposed else values[use.name].permute(2, 0, 1)
+            product = times(constants, weight.reshape(weight.shape[0], -1))  # (R, b h)
+            products.append(product.view(len(product), b, -1))
+        rest = {name: value for name, value in values.items() if name not in self.weights}
+        arguments = graph_arguments(engine.model, graph) if engine.forward is None else (graph,)
+
+        def one(rest: dict[str, Tensor], products: list[Tensor]) -> Tensor:
+            named = [(use.name, product) for use, product in zip(self.constant, products, strict=True)]
+            with ExitStack() as modes:
+                modes.enter_context(SparseProducts(strict=strict))
+                modes.enter_context(Substitute(self.weights, named))
+                raw = engine.called(rest, arguments)
+            return raw.reshape(len(raw), -1)[self.rows]
+
+        with in_use:
+            out: Tensor = vmap(one, in_dims=(0, 1), out_dims=-1)(rest, products)
+        return out
+
+
+def _equal(first: Use, second: Use) -> bool:
+    return first.inputs is not None and second.inputs is not None and torch.equal(first.inputs, second.inputs)

@@ -1,0 +1,106 @@
+"""Message passing as one sparse product, for many models at once."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch_geometric.data import Data
+from torch_geometric.utils import to_torch_csr_tensor
+
+from jurygcn.graph.sparse import can_sum_rows, sum_rows
+
+
+def with_sparse_adjacency(data: Data) -> Data:
+    """The graph with its edges as a sparse matrix, as PyG's layers take it to sum messages without forming them."""
+    N, weights = int(data.num_nodes), getattr(data, "edge_weight", None)
+    flipped = data.edge_index.flip(0)  # rows of the matrix are the receivers
+    if weights is None:
+        weights = torch.ones(flipped.shape[1], dtype=data.x.dtype, device=data.x.device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
+        adjacency = to_torch_csr_tensor(flipped, weights, size=(N, N))
+    return Data(x=data.x, edge_index=adjacency, num_nodes=N)
+
+
+# What ``vmap`` would run for one model after the other.
+UNBATCHED = {"segment_reduce", "_segment_reduce"}
+
+
+class SparseProducts(TorchFunctionMode):
+    """Runs sparse products in a way that can be batched over models and differentiated.
+
+    With ``strict`` it refuses operations that cannot be batched: they would be slower than what they replace.
+    """
+
+    def __init__(self, *, strict: bool = False) -> None:
+        super().__init__()
+        self.strict = strict
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replace products of a constant sparse matrix."""
+        kwargs = kwargs or {}
+        if self.strict and getattr(func, "__name__", "") in UNBATCHED:
+            raise NotImplementedError(f"{func.__name__} cannot be batched")
+        if func is torch.sparse.mm and not kwargs and args[0].layout == torch.sparse_csr:
+            matrix, dense, reduce = (*args, "sum")[:3]
+            if reduce in ("sum", "mean") and not matrix.requires_grad:
+                product = apply_product(matrix, dense)
+                if reduce == "sum":
+                    return product
+                degree = matrix.crow_indices().diff().clamp_min(1)
+                return product / degree.to(product.dtype)[:, None]
+        return func(*args, **kwargs)
+
+
+class _Product(torch.autograd.Function):
+    """Sparse constant times dense variable."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(matrix: Tensor, dense: Tensor) -> Tensor:
+        """Multiply."""
+        return multiply(matrix, dense)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Keep the matrix."""
+        ctx.matrix = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Multiply by the transpose."""
+        return None, apply_product(ctx.matrix.t().to_sparse_csr(), grads[0])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Multiply the tangent."""
+        return apply_product(ctx.matrix, tangents[1])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, Any], matrix: Tensor, dense: Tensor) -> tuple[Tensor, int]:  # noqa: ARG004
+        """All models in one product: their columns stand side by side."""
+        wide = dense.movedim(in_dims[1], 1)
+        product = apply_product(matrix, wide.flatten(1))
+        return product.view(matrix.shape[0], *wide.shape[1:]), 1
+
+
+def multiply(matrix: Tensor, dense: Tensor) -> Tensor:
+    """A sparse matrix times a dense one, by the fastest product there is."""
+    values = matrix.values()
+    if can_sum_rows(values) and dense.dtype == values.dtype:
+        return sum_rows(matrix.crow_indices(), matrix.col_indices(), values, dense)
+    product: Tensor = torch.sparse.mm(matrix, dense)
+    return product
+
+
+def apply_product(matrix: Tensor, dense: Tensor) -> Tensor:
+    """The same under autograd and ``vmap``."""
+    product: Tensor = _Product.apply(matrix, dense)  # type: ignore[no-untyped-call]
+    return product

@@ -270,6 +270,8 @@ class EgoDerivatives:
         use, owner = self.lifted[name], self.egos.owner
         assert use.inputs is not None
         kept = (slopes != 0).flatten(1).any(dim=1) & (self.egos.nodes < len(use.inputs))
+        if not bool(kept.any()):  # nothing depends on the weight: one row of zeros stands for all
+            kept[self.egos.centres[0]] = True
         counts = torch.bincount(owner[kept], minlength=self.engine.num_train)
         reached, places = self.egos.nodes[kept].unique(return_inverse=True)
         return LiftedWeight(

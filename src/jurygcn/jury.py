@@ -115,7 +115,6 @@ class Jury:
         self.votes = replace(self.votes, how=self._check_votes())
         self._jurors: Jurors | CompressedJurors | None = None
         self.correction: Correction | None = None
-        self.dropout_masks = 0  # the draws of dropout that the jurors' derivatives are averages over
         self._agreement: Agreement | None = None
 
     def _check_votes(self) -> str:
@@ -155,9 +154,7 @@ class Jury:
             return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         if self.votes.how == "linearized":  # not kept: with many labels the Jacobian and the factors are large
             many = LeaveOneOut(self.engine, self._make_curvature(), self.leave_out.solver, self.positions)
-            self.dropout_masks = many.dropout_masks
             return many.compressed_jurors(how, rank=self.votes.rank)
-        self.dropout_masks = self._leave_one_out.dropout_masks
         if how == "newton":
             jurors = self._leave_one_out.newton_jurors()
         else:
@@ -233,6 +230,11 @@ class Jury:
         if self._jurors is None:
             raise SettingError("Jury is not fitted. Call jury.fit() first.")
         return self._jurors
+
+    @property
+    def dropout_masks(self) -> int:
+        """The draws of dropout that the jurors' derivatives are averages over; 0 for derivatives in eval mode."""
+        return self.jurors.dropout_masks
 
     @property
     def fitted(self) -> bool:

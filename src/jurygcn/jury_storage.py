@@ -37,7 +37,7 @@ FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
 DECAY = "weight_decay"  # is compared as a vector: there are several ways to say the same
 SOLVE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("leave_out", "solver", "reason"), (str,)),
-    **{"residual": _NUMBER, "iterations": (int,), "discarded": _NUMBER},
+    **{"residual": _NUMBER, "iterations": (int,), "discarded": _NUMBER, "dropout_masks": (int,)},
 }
 ROUNDING = 1e-4  # by which a leverage may lie outside of 0..1, and outputs of the same model may differ
 
@@ -89,7 +89,6 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
         raise _foreign(folder, ["model outputs at the training nodes"])
     try:
         jury._jurors = _jurors_of(jury, tensors, solve)
-        jury.dropout_masks = settings["dropout_masks"] or 0
     except (ValueError, TypeError, AttributeError) as error:
         raise _incomplete(folder, error) from error
     return jury
@@ -106,7 +105,7 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
         "votes": jury.votes.how,
         "rank": int(jury.votes.rank),
         "max_jurors": len(jury.positions),
-        "dropout_masks": jury.dropout_masks if jury.fitted else jury.leave_out.dropout_masks,
+        "dropout_masks": jury.leave_out.dropout_masks,
         "corrected_by": jury.leave_out.corrected_by,
         "memory": jury.run.memory,
         "chosen": jury.chosen,

@@ -139,7 +139,7 @@ class LiftedWeight:
         rows = products_of_rows(self.constants).to(self.slopes)
         V = len(rows)
         out = torch.empty(n, C, n, C, dtype=self.slopes.dtype, device=self.slopes.device)
-        for some in torch.arange(n).split(max(1, TEMPORARY // (C * h * V))):
+        for some in torch.arange(n).split(max(1, TEMPORARY // max(1, C * h * V))):
             first, last = int(some[0]), int(some[-1]) + 1
             seen = torch.empty(V, h, len(some), C, dtype=out.dtype, device=out.device)  # X X^T G of some nodes
             for k, (places, G) in enumerate(self.nodes[first:last]):
@@ -186,7 +186,7 @@ class LiftedJacobian:
     def _width(self, block: Tensor) -> int:
         """How many columns are worked on at a time."""
         largest = max((w.constants.shape[0] * w.slopes.shape[1] for w in self.lifted), default=1)
-        return max(1, min(block.shape[-1], TEMPORARY // largest))
+        return max(1, min(block.shape[-1], TEMPORARY // max(1, largest)))
 
     def push(self, block: Tensor) -> Tensor:
         """J V."""

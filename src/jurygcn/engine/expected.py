@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from jurygcn.data import ordinary
 from jurygcn.derivatives.autodiff import CHUNK, UNBATCHED
 from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
@@ -122,6 +124,22 @@ class EgoDerivatives:
         with in_use:  # while another thread calls the model, its parameters are others
             self.parameters = {n: p for n, p in engine.model.named_parameters() if p.requires_grad}
         self._find_uses()
+
+    def cast(self, dtype: torch.dtype) -> EgoDerivatives:
+        """The same in another precision, without checking again."""
+        if dtype == self.engine.dtype:
+            return self
+        twin = copy.copy(self)
+        twin.engine = self.engine.cast(dtype)
+        twin.egos = replace(self.egos, graph=ordinary(self.egos.graph, dtype=dtype))
+        with in_use:
+            twin.parameters = {n: p for n, p in twin.engine.model.named_parameters() if p.requires_grad}
+        twin.tracked = {name: twin.parameters[name] for name in self.tracked}
+        twin.lifted = {
+            name: replace(use, inputs=None if use.inputs is None else use.inputs.to(dtype))
+            for name, use in self.lifted.items()
+        }
+        return twin
 
     def _find_uses(self) -> None:
         """Which parameters can be tracked, and which of them are lifted out."""
@@ -252,6 +270,8 @@ class EgoDerivatives:
         use, owner = self.lifted[name], self.egos.owner
         assert use.inputs is not None
         kept = (slopes != 0).flatten(1).any(dim=1) & (self.egos.nodes < len(use.inputs))
+        if not bool(kept.any()):  # nothing depends on the weight: one row of zeros stands for all
+            kept[self.egos.centres[0]] = True
         counts = torch.bincount(owner[kept], minlength=self.engine.num_train)
         reached, places = self.egos.nodes[kept].unique(return_inverse=True)
         return LiftedWeight(
@@ -267,10 +287,10 @@ class EgoDerivatives:
 def expected_derivatives(engine: GenericEngine) -> Expected:
     """Derivatives on ego graphs: in eval mode in full precision, or averages over dropout in the model's own."""
     exact = EgoDerivatives(engine)
-    if engine.masks == 0 or not exact.has_dropout():
+    drawn = exact.cast(engine.source_dtype)
+    if engine.masks == 0 or not drawn.has_dropout():
         return exact.expected(0)
     masks = engine.masks or (MASKS if len(exact.egos.nodes) <= MANY_ROWS else FEW_MASKS)
-    drawn = exact if engine.source_dtype == engine.dtype else EgoDerivatives(engine.cast(engine.source_dtype))
     found = drawn.expected(masks)
     return replace(
         found,

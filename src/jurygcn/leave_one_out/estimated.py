@@ -119,6 +119,7 @@ class LeaveOneOut:
             residual=max(residuals),
             iterations=len(residuals),
             leverage=1.0 - least[self.positions],
+            dropout_masks=self.dropout_masks,
         )
 
     def _check_ggn(self) -> None:
@@ -157,6 +158,7 @@ class LeaveOneOut:
             residual=solution.residual,
             iterations=solution.iterations,
             leverage=leverage,
+            dropout_masks=self.dropout_masks,
         )
 
     def _whitened(self) -> Tensor:

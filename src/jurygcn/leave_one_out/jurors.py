@@ -12,6 +12,9 @@ class Jurors:
     """The leave-one-out models, as steps from the trained parameters.
 
     Shapes: steps (n, P) theta_{-i} - theta; leverage (n,) largest eigenvalue of M_ii, or None.
+
+    Attributes:
+        dropout_masks: the draws of dropout that the derivatives are averages over; 0 for eval mode.
     """
 
     steps: Tensor
@@ -21,6 +24,7 @@ class Jurors:
     residual: float
     iterations: int
     leverage: Tensor | None = None
+    dropout_masks: int = 0
 
     @property
     def count(self) -> int:
@@ -51,6 +55,7 @@ class CompressedJurors:
     residual: float
     iterations: int
     leverage: Tensor
+    dropout_masks: int = 0
 
     @property
     def count(self) -> int:

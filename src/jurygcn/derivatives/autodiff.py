@@ -38,13 +38,13 @@ class Differentiable(Protocol):
 
 def node_gradients(model: Differentiable, theta: Tensor) -> Tensor:
     """Gradients of the training nodes' losses, (n, P)."""
-    return _rows(model.node_losses, theta)
+    return derivative_rows(model.node_losses, theta)
 
 
 def jacobian_rows(model: Differentiable, theta: Tensor, nodes: Tensor) -> Tensor:
     """Derivatives of the logits of ``nodes``, (m, C, P)."""
     graph, rows = model.local(nodes)
-    return _rows(lambda t: model.outputs(t, rows, graph), theta)
+    return derivative_rows(lambda t: model.outputs(t, rows, graph), theta)
 
 
 def hessian_product(model: Differentiable, theta: Tensor, block: Tensor, terms: Tensor | None = None) -> Tensor:
@@ -74,7 +74,7 @@ def outputs_along(function: Callable[[Tensor], Tensor], theta: Tensor, direction
         with in_use:  # torch's count of nested jvp levels is global, not per thread
             along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=CHUNK)(directions)
     except UNBATCHED:
-        along = torch.tensordot(directions, _rows(function, theta), dims=([1], [-1]))
+        along = torch.tensordot(directions, derivative_rows(function, theta), dims=([1], [-1]))
     return along
 
 
@@ -83,7 +83,8 @@ def _mean_loss(model: Differentiable, theta: Tensor, terms: Tensor | None) -> Te
     return (losses if terms is None else losses[terms]).mean()
 
 
-def _rows(function: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
+def derivative_rows(function: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
+    """The derivatives of all outputs of a function, one row each: (..., P)."""
     try:
         rows: Tensor = jacrev(function, chunk_size=CHUNK)(theta)
     except UNBATCHED:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from jurygcn.data import ordinary
-from jurygcn.derivatives.autodiff import CHUNK, UNBATCHED
+from jurygcn.derivatives.autodiff import derivative_rows
 from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
 from jurygcn.derivatives.uses import Use, Uses
@@ -69,7 +70,7 @@ class Expected:
     Training with dropout minimises the expected loss, whose curvature is :math:`\frac1n \sum_i E[J_i^T S_i J_i]`. It is
     taken as :math:`\frac1n \sum_i \bar J_i^T \bar S_i \bar J_i` with the expected Jacobian and S at the expected
     prediction, plus the rest, which comes from the variance of J, on its diagonal alone. Of the weights that see
-    constants the rest is left out: there it is small beside the other curvature.
+    constants the rest is left out, because it would need all their rows for every mask. This is an approximation.
 
     Attributes:
         outputs: logits whose predictions are the expected ones, (n, C).
@@ -111,7 +112,7 @@ class EgoDerivatives:
     def __init__(self, engine: GenericEngine) -> None:
         self.engine = engine
         hops = num_hops(engine.model)
-        widest = max(p.shape[0] for p in engine.parameters.values() if p.dim())
+        widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=1)
         most = MOST_SLOPES // (widest * engine.num_outputs)
         if engine.forward is not None:
             raise NotSeparable("the model is called through forward=, which may look at the whole graph")
@@ -134,7 +135,6 @@ class EgoDerivatives:
         twin.egos = replace(self.egos, graph=ordinary(self.egos.graph, dtype=dtype))
         with in_use:
             twin.parameters = {n: p for n, p in twin.engine.model.named_parameters() if p.requires_grad}
-        twin.tracked = {name: twin.parameters[name] for name in self.tracked}
         twin.lifted = {
             name: replace(use, inputs=None if use.inputs is None else use.inputs.to(dtype))
             for name, use in self.lifted.items()
@@ -143,19 +143,12 @@ class EgoDerivatives:
 
     def _find_uses(self) -> None:
         """Which parameters can be tracked, and which of them are lifted out."""
-        tracked = dict(self.parameters)
-        while True:
-            z, uses = self._run(tracked, None)
-            if not uses.others:
-                break
-            tracked = {name: p for name, p in tracked.items() if name not in uses.others}
-        self.tracked = tracked
-        if len(tracked) < len(self.parameters):
-            missing = ", ".join(sorted(set(self.parameters) - set(tracked)))
-            raise NotSeparable(f"the model uses {missing} in a way that cannot be told apart by node")
+        z, uses = self._run(None)
+        self._check_complete(z, uses)
+        self.order = [use.name for use in uses.found]
         if not torch.allclose(z, self.engine.train_outputs, rtol=1e-6, atol=1e-6):
             raise NotSeparable("the model changes its inputs in place")
-        often = Counter(use.name for use in uses.found)
+        often = Counter(self.order)
         everything = self._whole_uses()
         self.lifted = {
             use.name: everything[use.name]
@@ -168,23 +161,39 @@ class EgoDerivatives:
             and use.name in everything
         }
 
+    def _check_complete(self, z: Tensor, uses: Uses) -> None:
+        """Refuse a run in which a parameter acts in a way that was not noted.
+
+        Noted uses do not lead back to the parameter itself. A use that the mode does not see (scripted code, a custom
+        autograd function) does.
+        """
+        names = list(self.parameters)
+        back = torch.autograd.grad(z.sum(), list(self.parameters.values()), retain_graph=True, allow_unused=True)
+        missing = uses.others | {name for name, grad in zip(names, back, strict=True) if grad is not None}
+        if missing:
+            found = ", ".join(sorted(missing))
+            raise NotSeparable(f"the model uses {found} in a way that cannot be told apart by node")
+
     def _whole_uses(self) -> dict[str, Use]:
         """The uses of parameters on the whole graph, whose constant inputs are the rows of X."""
         engine = self.engine
-        owner = torch.zeros(int(engine.data.num_nodes), dtype=torch.long)
-        with in_use, torch.enable_grad(), Uses(self.tracked, owner) as uses:
+        owner = torch.zeros(int(engine.data.num_nodes), dtype=torch.long, device=engine._inputs.x.device)
+        with in_use, torch.enable_grad(), Uses(self.parameters, owner) as uses:
             engine.call(engine._inputs)
         return {use.name: use for use in uses.found if use.constant and use.inputs is not None}
 
-    def _run(self, tracked: Mapping[str, Tensor], seed: int | None) -> tuple[Tensor, Uses]:
-        owner = self.egos.owner
-        with in_use, torch.enable_grad(), training_mode(self.engine.model, seed), Uses(tracked, owner) as uses:
+    def _run(self, seed: int | None) -> tuple[Tensor, Uses]:
+        model, owner = self.engine.model, self.egos.owner
+        with in_use, torch.enable_grad(), training_mode(model, seed), Uses(self.parameters, owner) as uses:
             z = self.engine.call(self.egos.graph)[self.egos.centres]
         return z, uses
 
     def has_dropout(self) -> bool:
-        """Whether two training passes differ."""
-        first, second = (self._run(self.tracked, seed)[0] for seed in (0, 1))
+        """Whether two training passes differ; refuses a model that uses its parameters differently in training."""
+        (first, uses), (second, _) = self._run(0), self._run(1)
+        self._check_complete(first, uses)
+        if [use.name for use in uses.found] != self.order:
+            raise NotSeparable("the model uses its parameters differently in training mode")
         return not torch.equal(first, second)
 
     def expected(self, masks: int) -> Expected:
@@ -194,7 +203,7 @@ class EgoDerivatives:
         predictions = torch.zeros(n, C, dtype=engine.dtype, device=engine.theta.device)
         seeds: list[int | None] = list(range(masks)) if masks else [None]
         for seed in seeds:
-            z, uses = self._run(self.tracked, seed)
+            z, uses = self._run(seed)
             predictions += engine.loss.predict(z.detach()) / len(seeds)
             self._add(z, uses.found, sums, 1.0 / len(seeds))
         outputs = engine.loss.outputs(predictions) if masks else engine.train_outputs
@@ -256,10 +265,10 @@ class EgoDerivatives:
             if name in self.lifted:
                 lifted.append(self._lifted_weight(start, name, sums.slopes[name]))
             else:
-                rest.append(sums.rows.get(name, torch.zeros(n, C, p.numel(), dtype=p.dtype)))
+                rest.append(sums.rows.get(name, torch.zeros(n, C, p.numel(), dtype=p.dtype, device=p.device)))
                 others.append(torch.arange(start, start + p.numel()))
             start += p.numel()
-        none = torch.zeros(n, C, 0, dtype=self.engine.dtype)
+        none = self.engine.theta.new_zeros(n, C, 0)
         return LiftedJacobian(
             lifted,
             torch.cat(rest, dim=2) if rest else none,
@@ -301,57 +310,29 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
 
 
 def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
-    """Row by row on the part of the graph that decides the training nodes' outputs: slow, for any model."""
+    """Row by row on the part of the graph that determines the training nodes' outputs: slow, for any model."""
     graph, rows = engine._train_graph
-    with in_use:
-        parameters = [p for p in engine.model.parameters() if p.requires_grad]
 
-    def run(seed: int | None) -> Tensor:
-        with in_use, torch.enable_grad(), training_mode(engine.model, seed):
-            return engine.call(graph)[rows]
+    def outputs(theta: Tensor, seed: int | None) -> Tensor:
+        with training_mode(engine.model, seed):  # seeded here, so that every call draws the same mask
+            return engine.outputs(theta, rows, graph)
 
-    with torch.no_grad():
-        random = not torch.equal(run(0), run(1))
+    theta = engine.theta
+    with in_use, torch.no_grad():
+        random = not torch.equal(outputs(theta, 0), outputs(theta, 1))
     masks = (MASKS_ROW_BY_ROW if engine.masks is None else engine.masks) if random else 0
-    predictions, total = torch.zeros_like(engine.train_outputs), None
     seeds: list[int | None] = list(range(masks)) if masks else [None]
+    predictions = torch.zeros_like(engine.train_outputs)
+    total = theta.new_zeros(engine.num_train, engine.num_outputs, engine.num_parameters)
     for seed in seeds:
-        z = run(seed)
-        predictions += engine.loss.predict(z.detach()) / len(seeds)
-        total = rows_of(z, parameters, total, 1.0 / len(seeds))
-    assert total is not None
-    outputs = engine.loss.outputs(predictions) if masks else engine.train_outputs
-    noise = torch.zeros(total.shape[2], dtype=total.dtype, device=total.device)
-    return Expected(outputs, DenseJacobian(total), masks, noise, why)
+        with in_use:  # the model is in training mode meanwhile
+            with torch.no_grad():
+                predictions += engine.loss.predict(outputs(theta, seed)) / len(seeds)
+            total += derivative_rows(partial(outputs, seed=seed), theta) / len(seeds)
+    expected = engine.loss.outputs(predictions) if masks else engine.train_outputs
+    return Expected(expected, DenseJacobian(total), masks, torch.zeros_like(theta), why)
 
 
 def squared_rows(root: Tensor, rows: Tensor) -> Tensor:
     r"""The diagonal of :math:`\frac1n \sum_i J_i^T L_i L_i^T J_i`: (n, C, K) and (n, C, p) -> (p,)."""
     return torch.bmm(root.mT, rows).square().sum(dim=(0, 1)) / len(root)
-
-
-def rows_of(z: Tensor, parameters: Sequence[Tensor], total: Tensor | None, weight: float) -> Tensor:
-    """Add the derivatives of all outputs, (n, C, P), to ``total``."""
-    n, C = z.shape
-    size = sum(p.numel() for p in parameters)
-    total = torch.zeros(n * C, size, dtype=z.dtype, device=z.device) if total is None else total.view(n * C, size)
-    flat = z.reshape(-1)
-    for some in torch.arange(n * C).split(CHUNK):
-        unit = torch.zeros(len(some), n * C, dtype=z.dtype, device=z.device)
-        unit[torch.arange(len(some)), some] = weight
-        try:
-            grads = torch.autograd.grad(
-                flat, parameters, unit, retain_graph=True, allow_unused=True, is_grads_batched=True
-            )
-            parts = [
-                unit.new_zeros(len(some), p.numel()) if g is None else g.reshape(len(some), -1)
-                for g, p in zip(grads, parameters, strict=True)
-            ]
-            total[some] += torch.cat(parts, dim=1)
-        except UNBATCHED:
-            for k, row in enumerate(some.tolist()):
-                grads = torch.autograd.grad(flat, parameters, unit[k], retain_graph=True, allow_unused=True)
-                total[row] += torch.cat(
-                    [(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(grads, parameters)]
-                )
-    return total.view(n, C, size)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.checks import all_finite
+from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.averaging import NeighbourAverages
 from jurygcn.conformal.claims import Grounds
@@ -28,10 +29,15 @@ class Counter(Protocol):
     Attributes:
         asked: the question, the nodes and the jurors.
         outputs: the trained model's predictions at the queried nodes, (m, C).
+        advice: the advice that jurors took, if any.
     """
 
     asked: Asked
     outputs: Tensor
+    advice: Advice | None
+
+    def advised_outputs(self) -> Tensor | None:
+        """The stacked jury's predictions, (m, C), or None without advice."""
 
     def averaged_outputs(self, steps: int) -> Tensor | None:
         """The trained model's predictions, averaged ``steps`` times over neighbourhoods, (m, C), or None."""
@@ -44,6 +50,7 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
     voters, everyone = asked.voters(), asked.own(torch.arange(asked.num_jurors))
     lower, upper = counts.bounds.bounds(asked.quantity(outputs), voters, everyone)
     best = counts.best_average if asked.classify else 0
+    advised = counter.advised_outputs()
     return Verdict(
         nodes=asked.nodes,
         outputs=outputs,
@@ -60,6 +67,8 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
         label_counts=counts.labels[best].counts if asked.classify else None,
         names=getattr(asked.engine.data, "class_names", None),
         grounds=grounds,
+        jury_outputs=torch.empty(0) if advised is None else advised,
+        advice=counter.advice,
     )
 
 

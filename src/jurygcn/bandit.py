@@ -160,7 +160,7 @@ def ucb_jackknife(state: State) -> NDArray[np.int64]:
         return state.draw(state.play.batch)
     model, graph, played = state.fit()
     jury = Jury(model, graph, played, loss="mse", weight_decay=state.play.weight_decay, chosen="actively").fit()
-    upper = jury.verdict(alpha=state.play.alpha, exact_ranks=True).upper.reshape(-1).double().numpy()
+    upper = jury.verdict(alpha=state.play.alpha, exact_ranks=True, advice=None).upper.reshape(-1).double().numpy()
     own_bound = graph.y[played, 0].double().numpy() + state.counts[state.played] ** -0.5
     upper[state.played] = np.minimum(upper[state.played], own_bound)
     return state.top_arms(upper)

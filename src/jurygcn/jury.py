@@ -15,7 +15,8 @@ from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
 from jurygcn.assembling import assemble
-from jurygcn.checks import check_count
+from jurygcn.checks import check_count, in_short
+from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import CHOSEN, Agreement, Grounds, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter
@@ -26,7 +27,6 @@ from jurygcn.data import check_nodes
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
 from jurygcn.diagnostics.health import Health, health_of, largest_dropout
 from jurygcn.diagnostics.influence import influence_on
-from jurygcn.diagnostics.ridge_panel import RidgePanel, fit_ridge_panel
 from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
@@ -35,6 +35,7 @@ from jurygcn.jury_storage import load_jury, save_jury
 from jurygcn.leave_one_out.corrected import Correction, corrected_steps
 from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
@@ -116,6 +117,7 @@ class Jury:
         self._jurors: Jurors | CompressedJurors | None = None
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
+        self._advice: dict[int | str, Advice] = {}
 
     def _check_votes(self) -> str:
         """What "auto" stands for; refuses what cannot be linearised."""
@@ -141,6 +143,7 @@ class Jury:
         self._sources.check()
         with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors = self._find_jurors()
+        self._advice = {}
         return self
 
     def _find_jurors(self) -> Jurors | CompressedJurors:
@@ -178,7 +181,7 @@ class Jury:
         interval: str = "jackknife+",
         nonconformity: str = "lac",
         diffusion: int | str = "auto",
-        with_panel: bool = False,
+        advice: str | None = "auto",
         resume: str | Path | None = None,
     ) -> Verdict:
         """Steps 7-11 of Algorithm 2 for ``nodes`` (all by default): every juror votes, the votes are counted.
@@ -192,30 +195,40 @@ class Jury:
             nonconformity: "lac" or "aps", the nonconformity score behind p-values and label sets.
             diffusion: average every juror's probabilities over closed neighbourhoods this many times before
                 scoring labels; "auto" takes the one of 0, 1, 2 that jurors predict their own labels best with.
-            with_panel: also what ridge regressions on averaged features think of the predictions, a score that
-                often finds more errors than the others; takes seconds on a graph of thousands of nodes.
+            advice: "auto" lets the jurors vote together with regressions on averaged features and on random walks,
+                weighted by what they predict for left-out labels: smaller label sets, calibrated probabilities and a
+                better score for errors. Linearised jurors take none. None leaves the model's jurors alone.
             resume: a folder to keep the counts in as they grow; the same call goes on from them after an interruption.
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
         """
         self._sources.check()
+        if advice not in ("auto", None):
+            raise SettingError(f"expected advice to be 'auto' or None, got {in_short(advice)}; choose one")
         if exact_ranks is None:
             exact_ranks = self.engine.loss.name == "mse"
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
         asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
         total = self.jurors.count
         with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
-            counter = self._counter(asked)
+            counter = self._counter(asked, advised=advice is not None)
             counts = counter.count_all(parallel=self.run.parallel, resume=resume, advance=advance)
-            verdict = assemble(counter, counts, self._grounds(question))
-        if with_panel:
-            verdict = replace(verdict, panel_doubt=self.ridge_panel.doubt(asked.nodes, verdict.predicted_class))
-        return verdict
+            return assemble(counter, counts, self._grounds(question, counter.advice))
 
-    def _counter(self, asked: Asked) -> ExactCounter | FirstOrderCounter:
+    def _counter(self, asked: Asked, *, advised: bool) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.memory)
+        advice = self._advise(asked) if advised else None
+        return ExactCounter(asked, self.jurors.steps, memory=self.run.memory, advice=advice)
+
+    def _advise(self, asked: Asked) -> Advice:
+        """The weights of the stacked jury, chosen once for each number of averages."""
+        diffusion = asked.question.diffusion if asked.classify else 0
+        if diffusion not in self._advice:
+            steps, memory = self.jurors.steps, self.run.memory
+            own = own_predictions(self.engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory)
+            self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
+        return self._advice[diffusion]
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
@@ -256,7 +269,7 @@ class Jury:
     def _make_curvature(self) -> Curvature:
         return curvature_of(self.engine, self.leave_out.curvature, damping=self.leave_out.damping)
 
-    def _grounds(self, question: Question) -> Grounds:
+    def _grounds(self, question: Question, advice: Advice | None) -> Grounds:
         """What decides which coverage may be claimed of the answer to a question."""
         over, against, notes = self.label_origin
         return Grounds(
@@ -264,6 +277,7 @@ class Jury:
             symmetric=self.retraining.symmetric,
             votes=self.votes.how,
             diffusion_chosen=question.diffusion == "auto",
+            advised=advice is not None,
             interval=question.interval,
             classify=self.engine.loss.name == "cross_entropy",
             exact_ranks=question.exact_ranks,
@@ -294,14 +308,10 @@ class Jury:
 
     @cached_property
     @plain_torch()
-    def ridge_panel(self) -> RidgePanel:
-        """What ridge regressions on averaged features, fitted to the same labels in closed form, say of all nodes."""
+    def panel(self) -> Panel:
+        """Regressions on averaged features and random walks, fitted to the same labels in closed form."""
         self._sources.check()
-        engine = self.engine
-        if engine.loss.name != "cross_entropy":
-            raise SettingError("The ridge panel is about classes; this jury is of a regression.")
-        with progress_bar("Fitting the ridge panel", show=self.run.progress):
-            return fit_ridge_panel(self.data, self.train_nodes, engine.targets, engine.num_outputs)
+        return panel_of(self.engine)
 
     @plain_torch()
     def leave_one_out_predictions(self, nodes: Tensor | Sequence[int] | None = None) -> Tensor:

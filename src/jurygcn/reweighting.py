@@ -108,7 +108,8 @@ def reweight(
         nonlocal weights
         if epoch > 1 and (epoch - 1) % refresh == 0:
             jury = Jury(model, data, nodes, weight_decay=weight_decay).fit()
-            uncertainty = jury.verdict(nodes, alpha=alpha, with_panel=score == "panel_doubt").uncertainty(score)
+            advice = "auto" if score == "doubt" else None
+            uncertainty = jury.verdict(nodes, alpha=alpha, advice=advice).uncertainty(score)
             uncertainty = uncertainty - uncertainty.min() if bool((uncertainty < 0).any()) else uncertainty
             weights = loss_weights(uncertainty, tau=tau, as_printed=as_printed).float()
             extremes = {"smallest_weight": float(weights.min()), "largest_weight": float(weights.max())}

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.claims import Claim, Grounds
 from jurygcn.conformal.intervals import check_alpha, exact_rank
 from jurygcn.display.figures import plot_node, plot_verdict
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 # Score -> whether a high value means uncertain.
 RANKINGS = {
+    "doubt": True,
     "ambiguity": True,
     "width": True,
     "set_size": True,
     "loo_variance": True,
     "label_flips": True,
     "neighbour_doubt": True,
-    "panel_doubt": True,
     "credibility": False,
     "confidence": False,
 }
@@ -53,8 +54,9 @@ class Verdict:
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
         neighbour_doubt: one minus the predicted class's mean probability within two hops, (m,); uses no jurors, and
             detects errors well on homophilous graphs; empty for regression.
-        panel_doubt: one minus the predicted class's share in the ridge panel, (m,); empty without the panel. See
-            :class:`jurygcn.diagnostics.ridge_panel.RidgePanel`.
+        jury_outputs: what the stacked jury predicts, (m, C): calibrated class probabilities, or values of a regression;
+            empty without advice.
+        advice: the members of the stacked jury and how much each counts; None without advice.
         alpha: the level of lower and upper.
         diffusion: how many times votes were averaged over neighbourhoods before scoring labels.
         grounds: the conditions that determine the claim.
@@ -75,7 +77,8 @@ class Verdict:
     label_counts: Tensor | None = field(default=None, repr=False)
     names: list[str] | None = field(default=None, repr=False)
     grounds: Grounds = field(default_factory=Grounds, repr=False)
-    panel_doubt: Tensor = field(default_factory=lambda: torch.empty(0))
+    jury_outputs: Tensor = field(default_factory=lambda: torch.empty(0))
+    advice: Advice | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -99,6 +102,26 @@ class Verdict:
     def predicted_class(self) -> Tensor:
         """The model's predicted class, (m,)."""
         return self.outputs.argmax(dim=-1)
+
+    @property
+    def calibrated(self) -> Tensor:
+        """The stacked jury's class probabilities, (m, C); their temperature comes from left-out labels."""
+        if self.label_counts is None or self.advice is None:
+            raise SettingError(
+                "expected a classification with advice for calibrated probabilities, got none; use "
+                "jury.verdict(advice='auto'), with exact votes"
+            )
+        return self.jury_outputs
+
+    @property
+    def jury_class(self) -> Tensor:
+        """The class that the stacked jury would predict instead, (m,)."""
+        return self.calibrated.argmax(dim=-1)
+
+    @property
+    def doubt(self) -> Tensor:
+        """One minus the calibrated probability of the model's predicted class: finds errors best, (m,)."""
+        return 1.0 - self.calibrated.gather(1, self.predicted_class[:, None]).squeeze(1)
 
     # --- label sets ------------------------------------------------------------------------------------
 
@@ -163,18 +186,24 @@ class Verdict:
 
     @property
     def ambiguity(self) -> Tensor:
-        """One minus the gap between the two largest p-values: the default score for detecting errors, (m,)."""
+        """One minus the gap between the two largest p-values, (m,); high if several labels, or none, fit."""
         return 2.0 - self.credibility - self.confidence
 
+    @property
+    def score_name(self) -> str:
+        """The name of the default score of uncertainty."""
+        if self.label_counts is None:
+            return "width"
+        return "ambiguity" if self.advice is None else "doubt"
+
     def uncertainty(self, by: str | None = None) -> Tensor:
-        """A score by name, oriented so that a high value means uncertain, (m,)."""
-        by = by or ("ambiguity" if self.label_counts is not None else "width")
+        """A score by name, oriented so that a high value means uncertain, (m,).
+
+        The default is the doubt for classes with advice, the ambiguity without, and the width for a regression.
+        """
+        by = by or self.score_name
         if by not in RANKINGS:
             raise SettingError(f"expected score to be one of {', '.join(RANKINGS)}, got {by!r}; choose one")
-        if by == "panel_doubt" and len(self.panel_doubt) < len(self):
-            raise SettingError(
-                "expected a verdict with the ridge panel, got one without; use jury.verdict(with_panel=True)"
-            )
         values = self.set_size().double() if by == "set_size" else getattr(self, by).double()
         return values if RANKINGS[by] else -values
 
@@ -211,6 +240,8 @@ class Verdict:
         else:
             columns["predicted_class"] = self.predicted_class.tolist()
             columns["probability"] = self.outputs.amax(dim=1).tolist()
+            if self.advice is not None:
+                columns["doubt"], columns["jury_class"] = self.doubt.tolist(), self.jury_class.tolist()
         if self.lower.dim() == 1:
             columns |= {
                 "lower": self.lower.tolist(),
@@ -224,8 +255,6 @@ class Verdict:
                 columns[name] = getattr(self, name).tolist()
             columns["label_flips"] = self.label_flips.tolist()
             columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
-            if len(self.panel_doubt):
-                columns["panel_doubt"] = self.panel_doubt.tolist()
         columns["loo_variance"] = self.loo_variance.tolist()
         columns["kinds"] = self.kinds
         return pd.DataFrame(columns)

@@ -136,7 +136,7 @@ class Scene:
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict of newton jurors on all nodes."""
-        return self.jury().verdict()
+        return self.jury().verdict(advice=None)
 
     # --- choosing --------------------------------------------------------------------------------------
 

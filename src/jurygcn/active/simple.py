@@ -71,5 +71,5 @@ def widest(scene: Scene, *, alpha: float = 0.025, how: str = "influence") -> Cho
         solver: Any = TwoBlock(last=scene.model.weights[1].numel())  # it solves and can do nothing else
         leave_out = replace(leave_out, solver=solver)
     # the paper does not average votes over neighbourhoods, and the width does not depend on it
-    verdict = scene.jury(leave_out=leave_out).verdict(alpha=alpha, diffusion=0)
+    verdict = scene.jury(leave_out=leave_out).verdict(alpha=alpha, diffusion=0, advice=None)
     return scene.top(verdict.width.cpu().numpy())

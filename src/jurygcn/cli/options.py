@@ -27,6 +27,7 @@ from jurygcn.settings import VOTES
 MOST_NODES = 10**9  # upper bound for nodes, labels and jurors; larger graphs fit into no machine
 
 __all__ = [
+    "Advice",
     "Alpha",
     "AsJson",
     "AsPrinted",
@@ -50,7 +51,6 @@ __all__ = [
     "PerClass",
     "Preset",
     "Retrain",
-    "RidgePanel",
     "Seed",
     "Solver",
     "TrainNodes",
@@ -194,11 +194,11 @@ Diffusion = Annotated[
         help="How often to average votes over neighbourhoods; auto chooses by the left-out labels.",
     ),
 ]
-RidgePanel = Annotated[
+Advice = Annotated[
     bool,
     typer.Option(
-        "--panel/--no-panel",
-        help="Also score the predictions with ridge regressions on averaged features; takes seconds.",
+        "--advice/--no-advice",
+        help="Let jurors vote with regressions on averaged features and walks: smaller label sets, a better score.",
     ),
 ]
 Votes = Annotated[

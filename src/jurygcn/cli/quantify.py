@@ -43,7 +43,7 @@ def quantify(
     solver: given.Solver = "auto",
     as_printed: given.AsPrinted = False,
     diffusion: given.Diffusion = "auto",
-    panel: given.RidgePanel = True,
+    advice: given.Advice = True,
     seed: given.Seed = 0,
     epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
@@ -77,7 +77,7 @@ def quantify(
         open_session(data, settings),
         alpha=alpha,
         diffusion=diffusion,
-        panel=panel,
+        advice=advice,
         leave_out=jurors,
         votes=votes,
         chosen=chosen,
@@ -160,6 +160,8 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
         )
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps
+    if verdict.advice is not None:
+        facts["advice"] = verdict.advice.words
     facts |= score_facts(test)
     if test["nodes"]:
         facts["label sets"] = (
@@ -167,8 +169,8 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
             f"{test['mean_set_size']:.2f} labels on average"
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
-            facts["error detection"] = f"AUROC {test['error_auroc']:.3f} by ambiguity"
-            if test["panel_auroc"] is not None:
-                facts["error detection"] += f", {test['panel_auroc']:.3f} by the ridge panel"
+            facts["error detection"] = f"AUROC {test['error_auroc']:.3f} by {verdict.score_name}"
+        if test["jury_accuracy"] is not None:
+            facts["jury's own classes"] = f"{100 * test['jury_accuracy']:.1f} % right"
     facts["coverage"] = claim_words(verdict, SET_ALPHA)
     return facts | {"time": spent}

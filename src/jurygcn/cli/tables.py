@@ -23,6 +23,8 @@ COLUMNS = (
     "predicted_name",
     "true_class",
     "trained_on",
+    "doubt",
+    "jury_class",
     "ambiguity",
     "width",
     "kinds",
@@ -82,7 +84,8 @@ def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
     for column in ("node", "predicted", "true"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("label set", overflow="fold", min_width=9)
-    for column in ("ambiguity", "width"):
+    score = "doubt" if rows and "doubt" in rows[0] else "ambiguity"
+    for column in (score, "width"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("kinds", no_wrap=True)
     for row in rows:
@@ -91,7 +94,7 @@ def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
             str(row["predicted_class"]),
             "?" if row["true_class"] is None else str(row["true_class"]),
             " ".join(map(str, row["label_set"])) or "none",
-            f"{row['ambiguity']:.3f}",
+            f"{row[score]:.3f}",
             f"{row['width']:.3f}",
             row["kinds"],
         )

@@ -27,17 +27,17 @@ class Judgement:
     def test_scores(self) -> dict[str, Any]:
         """Scores of the predictions and the label sets on the test nodes; None without test nodes."""
         nodes = self.session.test_nodes
-        measures = ("accuracy", "micro_f1", "error_auroc", "panel_auroc", "set_coverage", "mean_set_size")
+        measures = ("accuracy", "micro_f1", "error_auroc", "jury_accuracy", "set_coverage", "mean_set_size")
         if not len(nodes):
             return {"nodes": 0, **dict.fromkeys(measures)}
         truth, predicted = self.session.data.y[nodes], self.verdict.predicted_class[nodes]
         sets = self.verdict.label_sets(SET_ALPHA)[nodes]
-        panel = self.verdict.panel_doubt
+        advised = self.verdict.advice is not None
         values = (
             accuracy(predicted, truth),
             micro_f1(predicted, truth),
             error_auroc(self.verdict.uncertainty()[nodes], predicted != truth),
-            error_auroc(panel[nodes], predicted != truth) if len(panel) else None,
+            accuracy(self.verdict.jury_class[nodes], truth) if advised else None,
             set_coverage(sets, truth),
             mean_set_size(sets),
         )
@@ -61,6 +61,8 @@ class Judgement:
                 "iterations": jurors.iterations,
                 "alpha": self.verdict.alpha,
                 "diffusion": self.verdict.diffusion,
+                "advice": None if self.verdict.advice is None else self.verdict.advice.words,
+                "score": self.verdict.score_name,
                 "set_alpha": SET_ALPHA,
                 "claim": claim.kind,
                 "claimed_coverage": claim.coverage,
@@ -75,7 +77,7 @@ def judge(
     *,
     alpha: float = 0.025,
     diffusion: str = "auto",
-    panel: bool = True,
+    advice: bool = True,
     resume: Path | None = None,
     **settings: Any,
 ) -> Judgement:
@@ -85,7 +87,7 @@ def judge(
     with stopwatch(session.seconds, "votes"):
         steps = diffusion if diffusion == "auto" else int(diffusion)
         kept = resume if jury.votes.how == "exact" else None  # linearised votes are counted in one pass
-        verdict = jury.verdict(alpha=alpha, diffusion=steps, with_panel=panel, resume=kept)
+        verdict = jury.verdict(alpha=alpha, diffusion=steps, advice="auto" if advice else None, resume=kept)
     return Judgement(session, jury, verdict)
 
 

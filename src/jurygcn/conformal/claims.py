@@ -95,6 +95,7 @@ class Grounds:
         symmetric: whether retrained jurors start from scratch and leave out the loss alone.
         votes: "exact" or "linearized".
         diffusion_chosen: whether the number of averages was chosen with the same labels.
+        advised: whether jurors took advice, with weights that the same labels chose.
         interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
         classify: whether the claim is about label sets.
         exact_ranks: whether interval ends are exact order statistics; not used for label sets.
@@ -110,6 +111,7 @@ class Grounds:
     symmetric: bool = True
     votes: str = "exact"
     diffusion_chosen: bool = False
+    advised: bool = False
     interval: str = "jackknife+"
     classify: bool = True
     exact_ranks: bool = True
@@ -162,6 +164,8 @@ class Grounds:
             yield "The votes are first-order approximations."
         if self.classify and self.diffusion_chosen:
             yield "The number of averages was chosen with the same labels: fix it with diffusion=0, 1 or 2."
+        if self.advised:
+            yield "The weights of the advice were chosen with the same labels: leave it out with advice=None."
         if not self.classify and not self.exact_ranks:
             yield "The ends are interpolated: use exact=True."
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.averaging import NeighbourAverages, take
 from jurygcn.conformal.counts import Counts
@@ -35,10 +36,11 @@ class ExactCounter:
     Attributes:
         outputs: the trained model's predictions at the queried nodes, (m, C).
         averages: the candidate numbers of averages over neighbourhoods.
+        advice: the advice that jurors take before labels are scored, if any.
     """
 
-    def __init__(self, asked: Asked, steps: Tensor, *, memory: str) -> None:
-        self.asked, self.memory = asked, memory
+    def __init__(self, asked: Asked, steps: Tensor, *, memory: str, advice: Advice | None = None) -> None:
+        self.asked, self.memory, self.advice = asked, memory, advice
         engine = asked.engine
         # The nodes that are voted on, and the positions of the queried nodes (None: all) and of the jurors' own nodes.
         base, self.at_own = asked.nodes, asked.own_nodes
@@ -46,15 +48,23 @@ class ExactCounter:
         if not asked.everything:
             base, where = torch.cat([asked.nodes, asked.own_nodes]).unique(return_inverse=True)
             self.at_asked, self.at_own = where[: len(asked.nodes)], where[len(asked.nodes) :]
-        self.smoothing = NeighbourAverages(engine.data, base, asked.question.diffusion if asked.classify else 0)
+        diffusion = asked.question.diffusion if advice is None else advice.diffusion
+        self.smoothing = NeighbourAverages(engine.data, base, diffusion if asked.classify else 0)
         self.averages = self.smoothing.candidates
         self.predictions = LeaveOneOutPredictions(engine, steps, self.smoothing.reach, memory=memory)
         self._model = self.smoothing(self.predictions.of_parameters(engine.theta[None]))
         self.outputs = take(self._model[0], self.at_asked)[:, :, 0]
+        self._advice_here = None if advice is None else advice if asked.everything else advice.at(base)
 
     def averaged_outputs(self, steps: int) -> Tensor | None:
         """The trained model's predictions, averaged ``steps`` times, (m, C), or None."""
         return take(self._model[steps], self.at_asked)[:, :, 0] if steps in self._model else None
+
+    def advised_outputs(self) -> Tensor | None:
+        """The stacked jury's predictions, (m, C), or None without advice."""
+        if self._advice_here is None:
+            return None
+        return take(self._advice_here.outputs(self._model[self._advice_here.diffusion][:, :, 0]), self.at_asked)
 
     def count_all(
         self,
@@ -105,11 +115,18 @@ class ExactCounter:
     def _count_batch(self, jurors: Tensor) -> Counts:
         """Compute and count the votes of one batch of jurors."""
         counts, own, targets = self.empty_counts(), self.asked.own(jurors), self.asked.own_targets[jurors]
-        voted = self.smoothing(self.predictions.of(jurors))  # f_{-i}(u) and f_{-i}(i) for every juror i
-        at_own = {k: v[self.at_own[jurors], :, torch.arange(len(jurors))] for k, v in voted.items()}
-        voted = {k: take(v, self.at_asked) for k, v in voted.items()}
-        counts.bounds.add(self.asked.quantity(voted[0]), errors_of(at_own[0], targets), own)  # Eqs. (6)-(7)
-        counts.spread.add(voted[0], own)
+        everywhere = self.smoothing(self.predictions.of(jurors))  # f_{-i}(u) and f_{-i}(i) for every juror i
+        alone = take(everywhere[0], self.at_asked)  # without averages and advice
+        counts.spread.add(alone, own)
+        if self.asked.classify:  # the paper's interval is about the model
+            mine = errors_of(self._own_votes(everywhere[0], jurors), targets)
+            counts.bounds.add(self.asked.quantity(alone), mine, own)  # Eqs. (6)-(7)
+        if self._advice_here is not None:
+            everywhere = {k: self._advice_here.votes(everywhere[k], jurors) for k in self.averages}
+        at_own = {k: self._own_votes(v, jurors) for k, v in everywhere.items()}
+        voted = {k: take(v, self.at_asked) for k, v in everywhere.items()}
+        if not self.asked.classify:
+            counts.bounds.add(voted[0], errors_of(at_own[0], targets), own)
         for k, labels in counts.labels.items():
             labels.add_own(at_own[k], targets)
         if len(jurors) == self.asked.num_jurors and self.asked.classify:  # a single batch: choose before counting
@@ -118,6 +135,10 @@ class ExactCounter:
         for k, labels in counts.labels.items():
             labels.add(voted[k], at_own[k], targets, own)
         return counts
+
+    def _own_votes(self, votes: Tensor, jurors: Tensor) -> Tensor:
+        """Each juror's vote on its own node, (r, C, b) -> (b, C)."""
+        return votes[self.at_own[jurors], :, torch.arange(len(jurors))]
 
     def portable(self) -> PortableCounter:
         """A picklable copy, for another process."""
@@ -132,9 +153,11 @@ class PortableCounter:
         self.engine, self.question, self.memory = PortableEngine(asked.engine), asked.question, counter.memory
         steps = counter.predictions.steps
         self.arrays = as_arrays({"steps": steps, "positions": asked.positions, "nodes": asked.nodes})
+        self.advice = None if counter.advice is None else counter.advice.portable()
 
     def __call__(self) -> Callable[[Tensor], Counts]:
         """The counter's ``count``, in the receiving process."""
         given, question = dict(as_tensors(self.arrays)), self.question
         asked = Asked(self.engine(), given["positions"], given["nodes"], question)
-        return ExactCounter(asked, given["steps"], memory=self.memory).count
+        advice = None if self.advice is None else self.advice()
+        return ExactCounter(asked, given["steps"], memory=self.memory, advice=advice).count

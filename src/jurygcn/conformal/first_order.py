@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.counts import Counts, Interval, Own
 from jurygcn.conformal.intervals import LowerTail
@@ -81,6 +82,7 @@ class FirstOrderCounter:
                 "Jury(..., votes='exact')"
             )
         self.asked, self.dtype = asked, engine.source_dtype
+        self.advice: Advice | None = None  # linearised jurors take none
         self.outputs = predictions_at(engine, asked.nodes)[:, :, 0]
         self.coefficients = jurors.coefficients.to(self.dtype)
         self.own_predictions = engine.loss.predict(jurors.own_outputs).to(self.dtype)
@@ -90,6 +92,10 @@ class FirstOrderCounter:
     def averaged_outputs(self, steps: int) -> Tensor | None:
         """The predictions for 0 steps, else None, because linearised votes are not averaged."""
         return self.outputs if steps == 0 else None
+
+    def advised_outputs(self) -> Tensor | None:
+        """None: linearised jurors take no advice."""
+        return None
 
     def count_all(
         self,

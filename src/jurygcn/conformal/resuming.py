@@ -89,6 +89,7 @@ def decisive(counter: ExactCounter) -> dict[str, Any]:
         "targets": engine.targets,
         "positions": asked.positions,
         "steps": counter.predictions.steps,
+        "advice": None if counter.advice is None else counter.advice.decisive,
         **{f"data.{name}": value for name, value in engine.data.items() if isinstance(value, Tensor)},
     }
 

@@ -27,7 +27,7 @@ def plot_verdict(verdict: Verdict, *, alpha: float) -> Figure:
     figure, (left, right) = canvas(2, width=8.0)
     score = verdict.uncertainty()
     left.hist(score[score.isfinite()].numpy(), bins=20, color=BLUE)
-    left.set(xlabel="ambiguity" if classify else "width of the interval", ylabel="nodes", title="Scores")
+    left.set(xlabel=verdict.score_name if classify else "width of the interval", ylabel="nodes", title="Scores")
     if classify:
         sizes = np.bincount(verdict.set_size(alpha).numpy(), minlength=verdict.outputs.shape[1] + 1)
         right.bar(range(len(sizes)), sizes, color=BLUE)

@@ -43,6 +43,8 @@ def verdict_facts(verdict: Verdict) -> dict[str, str]:
         facts["label sets"] = f"level {ALPHA:g}, {float(sizes.mean()):.2f} labels on average, {decided}"
         facts["coverage"] = claim_words(verdict, ALPHA)
     facts["diffusion"] = str(verdict.diffusion)
+    if verdict.advice is not None:
+        facts["advice"] = verdict.advice.words
     return facts
 
 
@@ -79,6 +81,8 @@ def verdict_html(verdict: Verdict) -> str:
         "predicted_value",
         "probability",
         "label_set",
+        "doubt",
+        "jury_class",
         "ambiguity",
         "lower",
         "upper",

@@ -171,7 +171,7 @@ def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Ten
     """The GCN's probabilities at the test nodes, the jury's scores and the GCN's own, and the jury's label sets."""
     model, _ = PLAIN.train(trial.data, trial.labels, seed=seed)
     jury = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit()
-    verdict = jury.verdict(trial.split.test, with_panel=True)
+    verdict = jury.verdict(trial.split.test)
     scores = {name: verdict.uncertainty(name) for name in RANKINGS} | softmax_scores(verdict.outputs)
     return verdict.outputs, scores, verdict.label_sets(alpha)
 

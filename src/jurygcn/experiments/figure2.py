@@ -61,7 +61,7 @@ def timed(dataset: str, labels: int) -> Row:
     train(model, data, nodes, epochs=EPOCHS, weight_decay=DECAY)
     without = torch.ones(labels).index_fill_(0, torch.tensor([0]), 0.0)
     calls: dict[str, Callable[[], object]] = {
-        "jury": lambda: Jury(model, data, nodes, weight_decay=DECAY, votes=votes).fit().verdict(),
+        "jury": lambda: Jury(model, data, nodes, weight_decay=DECAY, votes=votes).fit().verdict(advice=None),
         "own": lambda: train(juror, data, nodes, epochs=EPOCHS, weight_decay=DECAY, node_weights=without),
         "whole": lambda: full_batch_epochs(data, nodes[1:], EPOCHS_TIMED),
     }

@@ -117,20 +117,21 @@ def _columns(found: MeasuredVerdict) -> list[dict[str, str]]:
     rows = [
         ("node", "Node", "node", "The node's name, or its number"),
         ("prediction", "Prediction", "class", "The model's prediction"),
+        ("jury_class", "Jury says", "class", "The class that the stacked jury would predict"),
+        ("jury_doubt", "Doubt", "share", "One minus the stacked jury's probability of the prediction"),
         ("set", "Label set", "set", f"The labels that are possible at level {found.alpha:g}"),
         ("truth", "True label", "class", "The known label"),
         (
             "ambiguity",
             "Ambiguity",
             "share",
-            "The score: one minus the gap between the two largest p-values; high means uncertain",
+            "One minus the gap between the two largest p-values; high means uncertain",
         ),
         ("credibility", "Credibility", "share", "The largest p-value; low if no label fits"),
         ("size", "Set size", "count", "Number of labels in the set; 0 means that no class fits"),
         ("probability", "Probability", "share", "The model's probability of its prediction"),
         ("width", "Width", "number", "The paper's uncertainty: the width of the jackknife interval"),
         ("doubt", "Neighbour doubt", "share", "One minus the predicted class's mean probability in the neighbourhood"),
-        ("panel", "Panel doubt", "share", "One minus the predicted class's share in the ridge panel"),
         ("trained", "Trained on", "flag", "Whether the model was trained on this node's label"),
     ]
     if not found.classify:
@@ -144,7 +145,7 @@ def _columns(found: MeasuredVerdict) -> list[dict[str, str]]:
             rows[-1],
         ]
     missing = {"truth"} if not found.known.any() else set()
-    missing |= {"panel"} if not len(found.verdict.panel_doubt) else set()
+    missing |= {"jury_class", "jury_doubt"} if found.verdict.advice is None else set()
     rows = [row for row in rows if row[0] not in missing]
     return [dict(zip(("key", "title", "kind", "help"), row)) for row in rows]
 
@@ -167,7 +168,9 @@ def _rows(jury: Jury, found: MeasuredVerdict, rows: Tensor) -> dict[str, list[An
         columns["size"] = verdict.set_size(found.alpha)[rows].tolist()
         values |= {"probability": verdict.outputs.amax(dim=1), "doubt": verdict.neighbour_doubt}
         values |= {"credibility": verdict.credibility, "ambiguity": verdict.ambiguity}
-        values |= {"panel": verdict.panel_doubt} if len(verdict.panel_doubt) else {}
+        if verdict.advice is not None:
+            columns["jury_class"] = verdict.jury_class[rows].tolist()
+            values |= {"jury_doubt": verdict.doubt}
     else:
         values |= {"prediction": verdict.outputs, "lower": verdict.lower, "upper": verdict.upper}
     columns |= {key: value.reshape(-1)[rows].double().tolist() for key, value in values.items()}

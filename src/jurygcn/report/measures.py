@@ -81,13 +81,17 @@ def _class_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
         )
     auroc = measure.error_auroc(verdict.uncertainty()[tested], wrong)
     if auroc == auroc:
-        words = f"of pairs of a wrong and a right prediction have the wrong one more uncertain (AUROC {auroc:.3f}"
-        if len(verdict.panel_doubt):
-            words += f"; by the ridge panel {measure.error_auroc(verdict.panel_doubt[tested], wrong):.3f}"
-        words += ")"
+        words = f"of pairs of a wrong and a right prediction have the wrong one more uncertain (AUROC {auroc:.3f})"
         tiles.append(("Error detection", percent(auroc), words))
     off = measure.ece(verdict.outputs[tested], truth)
     tiles.append(("Calibration error", percent(off), "mean gap between probability and accuracy (ECE)"))
+    if verdict.advice is not None:
+        right = measure.accuracy(verdict.jury_class[tested], truth)
+        off = measure.ece(verdict.calibrated[tested], truth)
+        said = (
+            f"of test nodes have the class that the stacked jury would predict; its calibration error is {percent(off)}"
+        )
+        tiles.append(("Jury's accuracy", percent(right), said))
     return tiles
 
 
@@ -133,7 +137,7 @@ def score_histogram(found: MeasuredVerdict) -> dict[str, Any]:
         for number, name in enumerate(names)
     }
     return {
-        "name": "ambiguity" if found.classify else "width",
+        "name": found.verdict.score_name,
         "edges": edges.tolist(),
         "series": {name: counts for name, counts in series.items() if sum(counts)},
         "left_out": int((~finite).sum()),

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-SHARES = ("probability", "doubt", "credibility", "ambiguity")
-NUMBERS = ("width", "lower", "upper", "panel")  # the panel's doubt may leave 0 to 1
+SHARES = ("probability", "doubt", "jury_doubt", "credibility", "ambiguity")
+NUMBERS = ("width", "lower", "upper")
 ROUNDING = 1e-3  # shares may leave 0 to 1 by this much
 
 
@@ -29,7 +29,8 @@ def check_content(content: Mapping[str, Any]) -> None:
         _need(all(_whole(labels, C) and len(set(labels)) == len(labels) for labels in sets), "label sets")
         _need(_whole(rows["set"], len(sets)) and rows["size"] == [len(sets[number]) for number in rows["set"]], "sizes")
         known = [label for label in rows["truth"] if label is not None]
-        _need(_whole(rows["prediction"], C) and _whole(known, C), "classes")
+        said = rows.get("jury_class", [])
+        _need(_whole(rows["prediction"], C) and _whole(known, C) and _whole(said, C), "classes")
         _need(all(len(row) == C and _numbers(row, 0, 1) for row in details["p_values"]), "p-values")
     else:
         _need(_numbers(rows["prediction"]) and _numbers(rows["truth"]), "targets")

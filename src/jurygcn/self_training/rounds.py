@@ -259,7 +259,9 @@ def run_rounds(teachers: list[Teacher], nodes: Tensor, settings: SelfTraining, *
     probabilities = mean_of([torch.softmax(logits_of(teacher.model, teacher.graph), dim=1) for teacher in teachers])
     p_values = torch.ones_like(probabilities)
     if s.judge == "jury":  # these juries rest on true labels only, because no pseudo-labels exist yet
-        p_values = mean_of([teacher.jury.verdict(diffusion=s.diffusion).p_values.float() for teacher in teachers])
+        p_values = mean_of(
+            [teacher.jury.verdict(diffusion=s.diffusion, advice=None).p_values.float() for teacher in teachers]
+        )
     trust = len(nodes) / (len(nodes) + LABELS_PER_CLASS * len(shares))
     pseudo, history = NO_PSEUDO_LABELS, []
     for share in s.rounds:
@@ -318,7 +320,9 @@ def choose_teachers(data: Data, nodes: Tensor, settings: SelfTraining, *, seed: 
         int((logits_of(teacher.model, teacher.graph)[nodes].argmax(dim=1) == labels).sum()) for teacher in teachers
     ]
     teachers = [t for t, count in zip(teachers, correct) if count >= MIN_TRAIN_ACCURACY * max(correct)]
-    errors = [teacher.jury.verdict(nodes, diffusion=0).loo_errors.double().square() for teacher in teachers]
+    errors = [
+        teacher.jury.verdict(nodes, diffusion=0, advice=None).loo_errors.double().square() for teacher in teachers
+    ]
     return [teachers[place] for place in not_clearly_worse(torch.stack(errors))[-AUTO_TEACHERS:]]
 
 

@@ -1,0 +1,200 @@
+r"""Advice: the model's jurors vote together with the panel's.
+
+Juror i of the stacked jury is the model's juror i and every regression of the panel without label i, with the weights
+that the other labels choose. Its probabilities are
+
+.. math::
+    \tilde\pi_{-i}(u) \propto \exp\Big(\beta^0_{-i} \log \pi_{-i}(u)
+    + \sum_k \beta^k_{-i} \big(f_k(u) - h^k_{ui} e^k_i\big)\Big)
+
+for classes, and the weighted mean of the predictions for a regression. All labels are treated alike. The correction has
+rank one for each regression, so only one batch of votes is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from jurygcn.conformal.averaging import NeighbourAverages
+from jurygcn.conformal.counts import FLOOR
+from jurygcn.conformal.predictions import LeaveOneOutPredictions
+from jurygcn.engine import Engine
+from jurygcn.engine.portable import as_arrays, as_tensors
+from jurygcn.leave_one_out.panel import Panel
+from jurygcn.leave_one_out.stacking import stack_classes, stack_values
+
+MODEL = "the model's jurors"
+
+
+@dataclass(frozen=True, eq=False)
+class Adviser:
+    """A regression with a positive weight, at all nodes.
+
+    Shapes: features (N, D), shared by the regressions on one view; hat (D, n), answers (N, C), errors (n, C).
+    """
+
+    features: Tensor
+    hat: Tensor
+    answers: Tensor
+    errors: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """The stacked jury: weights of the model's jurors and of the panel.
+
+    Attributes:
+        diffusion: how many times the model's probabilities are averaged over neighbourhoods before they are pooled.
+        table: the members with a positive share: words, share of the pooled prediction, weight.
+        model_share: the share of the model's jurors, between 0 and 1.
+
+    Shapes: weights (1 + k,) and left_out (1 + k, n); the model comes first, then the advisers.
+    """
+
+    classify: bool
+    diffusion: int
+    weights: Tensor
+    left_out: Tensor
+    advisers: list[Adviser]
+    table: pd.DataFrame = field(repr=False)
+
+    @property
+    def model_share(self) -> float:
+        """How much of the pooled prediction the model's jurors make up."""
+        return float(self.table.loc[self.table["member"] == MODEL, "share"].sum())
+
+    @property
+    def words(self) -> str:
+        """How much the model counts, and the other members with a share of at least 5 percent."""
+        others = self.table[(self.table["member"] != MODEL) & (self.table["share"] >= 0.05)]
+        said = ", ".join(f"{member} {share:.0%}" for member, share in zip(others["member"], others["share"]))
+        mine = f"The model's own jurors make up {self.model_share:.0%} of the stacked jury"
+        return f"{mine}; {said}." if said else f"{mine}."
+
+    def at(self, nodes: Tensor) -> Advice:
+        """The advice at these nodes only, for votes on them."""
+        rows: dict[int, Tensor] = {}
+        kept = []
+        for adviser in self.advisers:
+            features = rows.setdefault(id(adviser.features), adviser.features[nodes])
+            kept.append(replace(adviser, features=features, answers=adviser.answers[nodes]))
+        return replace(self, advisers=kept)
+
+    def outputs(self, model: Tensor) -> Tensor:
+        """The stacked prediction with all labels, from the model's own, (m, C) -> (m, C)."""
+        total = self.weights[0] * self._scale(model)
+        for weight, adviser in zip(self.weights[1:], self.advisers):
+            total = total + weight * adviser.answers
+        return torch.softmax(total, dim=1) if self.classify else total
+
+    def votes(self, model: Tensor, jurors: Tensor) -> Tensor:
+        """The stacked votes of some jurors, from those of the model's jurors, (m, C, b) -> (m, C, b)."""
+        weights = self.left_out[:, jurors]
+        total = self._scale(model) * weights[0]
+        for weight, adviser in zip(weights[1:], self.advisers):
+            hat = adviser.features @ adviser.hat[:, jurors]  # (m, b)
+            total.addcmul_(adviser.answers.unsqueeze(2), weight)
+            total.addcmul_(hat.unsqueeze(1), (adviser.errors[jurors] * weight[:, None]).T, value=-1.0)
+        return torch.softmax(total, dim=1) if self.classify else total
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """What determines the stacked votes beside the model, the graph and the labels."""
+        said = self.table["member"].tolist()
+        return {"weights": self.weights, "left_out": self.left_out, "diffusion": self.diffusion, "members": said}
+
+    def portable(self) -> PortableAdvice:
+        """A picklable copy, for another process."""
+        return PortableAdvice(self)
+
+    def _scale(self, predictions: Tensor) -> Tensor:
+        return predictions.clamp_min(FLOOR).log() if self.classify else predictions
+
+
+class PortableAdvice:
+    """Picklable advice with its tensors as NumPy arrays, as those of an engine; calling it returns the advice."""
+
+    def __init__(self, advice: Advice) -> None:
+        self.rest = replace(advice, weights=torch.empty(0), left_out=torch.empty(0), advisers=[])
+        self.arrays = as_arrays({"weights": advice.weights, "left_out": advice.left_out})
+        self.advisers = [as_arrays(vars(adviser)) for adviser in advice.advisers]
+
+    def __call__(self) -> Advice:
+        """The advice, in the receiving process."""
+        advisers = [Adviser(**dict(as_tensors(arrays))) for arrays in self.advisers]
+        given = dict(as_tensors(self.arrays))
+        return replace(self.rest, weights=given["weights"], left_out=given["left_out"], advisers=advisers)
+
+
+def own_predictions(
+    engine: Engine, steps: Tensor, nodes: Tensor, *, diffusion: int | str, memory: str
+) -> dict[int, Tensor]:
+    """Predictions of the model's jurors at their own nodes, (n, C), by number of averages over neighbourhoods."""
+    base, where = nodes.unique(return_inverse=True)
+    smoothing = NeighbourAverages(engine.data, base, diffusion)
+    found: dict[int, list[Tensor]] = {k: [] for k in smoothing.candidates}
+    for jurors, votes in LeaveOneOutPredictions(engine, steps, smoothing.reach, memory=memory):
+        for k, smooth in smoothing(votes).items():
+            if k in found:
+                found[k].append(smooth[where[jurors], :, torch.arange(len(jurors))])
+    return {k: torch.cat(parts) for k, parts in found.items()}
+
+
+def panel_of(engine: Engine) -> Panel:
+    """The panel for the labels of a jury's model."""
+    targets = engine.targets.cpu()
+    if not targets.is_floating_point():
+        targets = functional.one_hot(targets, engine.num_outputs).double() - 1.0 / engine.num_outputs
+    return Panel(engine.data, engine.train_nodes, targets)
+
+
+def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, Tensor]) -> Advice:
+    """Choose the weights by what jurors predict for their own left-out labels.
+
+    Args:
+        engine: the model.
+        panel: the regressions.
+        positions: the training nodes of the jurors, (n,).
+        own: predictions of the model's jurors at their own nodes, (n, C), by number of averages; the best is taken.
+    """
+    targets = engine.targets[positions].cpu()
+    classify = not targets.is_floating_point()
+    best, left_out = 0, torch.stack([member.own[positions] for member in panel.members])
+    if classify:
+        logs = {k: votes.double().cpu().clamp_min(FLOOR).log() for k, votes in own.items()}
+        best = max(logs, key=lambda k: float(logs[k].gather(1, targets[:, None]).mean()))
+        found = stack_classes(torch.cat([logs[best][None], left_out]), targets)
+    else:
+        found = stack_values(torch.cat([own[0].double().cpu()[None], left_out]), targets.double())
+    chosen = [k for k in range(len(panel.members)) if float(found.left_out[k + 1].amax()) > 0]
+    kept = [0, *(k + 1 for k in chosen)]
+    dtype = engine.source_dtype
+    said = [MODEL, *(panel.members[k].words for k in chosen)]
+    table = pd.DataFrame({"member": said, "share": found.shares[kept].numpy(), "weight": found.weights[kept].numpy()})
+    return Advice(
+        classify=classify,
+        diffusion=best,
+        weights=found.weights[kept].to(dtype),
+        left_out=found.left_out[kept].to(dtype),
+        advisers=_advisers(panel, chosen, positions, dtype),
+        table=table.sort_values("share", ascending=False, ignore_index=True, kind="stable"),
+    )
+
+
+def _advisers(panel: Panel, chosen: list[int], positions: Tensor, dtype: torch.dtype) -> list[Adviser]:
+    features: dict[int, Tensor] = {}
+    made = []
+    for member in (panel.members[k] for k in chosen):
+        key = id(member.design)
+        if key not in features:
+            features[key] = panel.features(member.design).to(dtype)
+        hat = member.design.hat(member.ridge)
+        answers = features[key] @ (hat @ panel.targets).to(dtype)
+        made.append(Adviser(features[key], hat[:, positions].to(dtype), answers, member.errors[positions].to(dtype)))
+    return made

@@ -1,0 +1,178 @@
+r"""Similarities of nodes: by averaged features, and by random walks on the graph alone.
+
+A view gives every node a row: its features averaged over k hops, or where a random walk of k steps ends. Rows are
+scaled to nearly equal lengths. The similarity of two nodes is the product of their rows. Labels enter nowhere, so a learner
+that uses these similarities has exact leave-one-out predictions.
+
+With P the mean over closed neighbourhoods and X the features (or the identity), the rows are those of :math:`S P^k X`.
+Only products with P and X of as many columns as there are labelled nodes are formed, never the N x F rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch_geometric.data import Data
+
+from jurygcn.graph.propagation import Propagation, graph_cache
+
+Array = NDArray[np.float64]
+
+HOPS = (0, 1, 2, 4, 8, 16)  # of averaged features
+STEPS = (1, 2, 4, 8)  # of random walks
+# Random directions of the features in which the lengths of averaged rows are measured, within about 9 percent.
+DIRECTIONS = 64
+CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: float64 rounds by 1e-16, times hops and features
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One kind of rows of all nodes: ``scale`` times the averages of the features, minus ``centre``.
+
+    Shapes: scale (N,); centre (F,), or None for walks, whose rows are not centred.
+    """
+
+    hops: int
+    scale: Array = field(repr=False)
+    centre: Array | None = field(repr=False, default=None)
+
+    @property
+    def of_features(self) -> bool:
+        """Whether the rows are averaged features, not walks."""
+        return self.centre is not None
+
+    @property
+    def words(self) -> str:
+        """The view in words."""
+        if self.of_features:
+            return f"features averaged {self.hops} times" if self.hops else "the nodes' own features"
+        return f"random walks of {self.hops} steps"
+
+
+class Similarities:
+    """The views of one graph; they depend on features and edges only, and are cached with the graph.
+
+    Views whose rows are all equal are left out.
+    """
+
+    def __init__(self, propagation: Propagation, x: Tensor) -> None:
+        average = propagation.averaging
+        degree = np.diff(average.indptr)
+        means = np.repeat(1.0 / degree, degree)  # in float64: rows of many averages differ little
+        self._average = sp.csr_matrix((means, average.indices, average.indptr), shape=average.shape)
+        self._features = _unit_rows(x if propagation.features is None else propagation.features)
+        self.num_nodes = self._average.shape[0]
+
+    @staticmethod
+    def of(data: Data) -> Similarities:
+        """The similarities of ``data``, from the cache."""
+        cache = graph_cache(data)
+        if "similarities" not in cache.whole:
+            cache.whole["similarities"] = Similarities(cache.propagation, data.x.detach().cpu())
+        found: Similarities = cache.whole["similarities"]
+        return found
+
+    @cached_property
+    def _back(self) -> sp.csr_matrix:
+        return self._average.T.tocsr()
+
+    @cached_property
+    def views(self) -> tuple[View, ...]:
+        """All views that distinguish nodes."""
+        return (*self._feature_views(), *self._walk_views())
+
+    def _feature_views(self) -> list[View]:
+        rows, made = _few_directions(self._features), []
+        for hops in range(max(HOPS) + 1):
+            rows = self._average @ rows if hops else rows
+            if hops not in HOPS:
+                continue
+            length = np.linalg.norm(rows, axis=1)
+            scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > CONSTANT)
+            scaled = scale[:, None] * rows
+            spread = np.sqrt(np.square(scaled - scaled.mean(axis=0)).sum(axis=1).mean())
+            if spread > CONSTANT:
+                scale /= spread
+                means = scale[:, None] / self.num_nodes
+                for _ in range(hops):
+                    means = self._back @ means
+                made.append(View(hops, scale, np.asarray(self._features.T @ means).ravel()))
+        return made
+
+    def _walk_views(self) -> list[View]:
+        # After one step a row has 1 / degree at every neighbour, so its squared length is 1 / degree. After more steps
+        # the mean of these over where the walk is bounds the squared length from above, by Jensen's inequality.
+        square, made = 1.0 / np.diff(self._average.indptr), []
+        for hops in range(1, max(STEPS) + 1):
+            square = self._average @ square if hops > 1 else square
+            if hops in STEPS and self._average.nnz > self.num_nodes:  # without edges nothing is similar
+                made.append(View(hops, 1.0 / np.sqrt(square)))
+        return made
+
+    def at(self, nodes: Tensor) -> Located:
+        """The rows of some nodes, for products with those of all nodes."""
+        picked = nodes.cpu().numpy()
+        ends = np.zeros((self.num_nodes, len(picked)))
+        ends[picked, np.arange(len(picked))] = 1.0
+        walks = {view.hops for view in self.views}
+        rows: dict[View, Array] = {}
+        for hops in range(max(walks, default=0) + 1):
+            ends = self._back @ ends if hops else ends
+            for view in (view for view in self.views if view.hops == hops):
+                averaged = np.asarray(self._features.T @ ends) if view.of_features else ends
+                scaled = averaged * view.scale[picked]
+                rows[view] = scaled if view.centre is None else scaled - view.centre[:, None]
+        return Located(self, rows)
+
+    def product(self, view: View, rows: Array) -> Array:
+        """Products of all nodes' rows with these rows, (F, n) or (N, n) -> (N, n)."""
+        values = np.asarray(self._features @ rows) if view.of_features else rows
+        for _ in range(view.hops):
+            values = self._average @ values
+        values = view.scale[:, None] * values
+        return values if view.centre is None else values - view.centre @ rows
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """The rows of n nodes in every view, as columns: (F, n) for features, (N, n) for walks."""
+
+    everywhere: Similarities
+    rows: dict[View, Array]
+
+    def gram(self, view: View) -> Tensor:
+        """Similarities among the nodes, (n, n)."""
+        rows = self.rows[view]
+        return torch.from_numpy(rows.T @ rows)
+
+    def columns(self, view: View) -> Tensor:
+        """Similarities of all nodes with these, (N, n)."""
+        return torch.from_numpy(self.everywhere.product(view, self.rows[view]))
+
+
+def _unit_rows(x: Any) -> Any:
+    """Features with rows of length 1, sparse or dense; rows of zeros stay zero."""
+    if sp.issparse(x):
+        rows = x.astype(np.float64)
+        length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+        scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
+        return sp.csr_matrix(sp.diags(scale) @ rows)
+    return np.asarray(functional.normalize(x.double(), dim=1).numpy())
+
+
+def _few_directions(features: Any) -> Array:
+    """The features, or where there are many their projections on a few random directions, (N, at most 64)."""
+    width = features.shape[1]
+    if width <= DIRECTIONS:
+        few: Array = features.toarray() if sp.issparse(features) else features
+        return few
+    signs = np.random.default_rng(0).integers(0, 2, size=(width, DIRECTIONS)) * 2.0 - 1.0
+    return np.asarray(features @ signs) / np.sqrt(DIRECTIONS)

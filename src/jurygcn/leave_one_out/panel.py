@@ -1,0 +1,115 @@
+r"""A panel of learners in closed form, whose leave-one-out predictions are exact at every node.
+
+Each member is a ridge regression of the labels on one view of the graph (:mod:`jurygcn.graph.similarity`):
+
+.. math::
+    f(u) = h_u^T Y, \quad h_u = \phi_u^T (\Phi^T \Phi + \lambda I)^{-1} \Phi^T, \qquad
+    f_{-i}(u) = f(u) - h_{ui} e_i, \quad e_i = \frac{y_i - f(i)}{1 - h_{ii}}
+
+The members see neither the model nor its predictions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.graph.similarity import Located, Similarities, View
+
+RIDGES = (0.03, 0.3, 3.0)  # penalties, for rows of a mean length of 1
+INTERCEPT = 1.0  # the value of the constant feature that every view gets
+# Above this many labels a view is spanned by the similarities with so many labelled nodes, drawn at random.
+MOST_LANDMARKS = 512
+RANK = 1e-8  # directions with eigenvalues below this share of the largest are left out: rounding would decide them
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """One view as features of a regression, with the labelled rows decomposed as U s V^T.
+
+    Shapes: U (n, r), s (r,), V (D, r), basis (landmarks, D - 1).
+    """
+
+    view: View
+    basis: Tensor = field(repr=False)
+    U: Tensor = field(repr=False)
+    s: Tensor = field(repr=False)
+    V: Tensor = field(repr=False)
+
+    @classmethod
+    def of(cls, view: View, among: Tensor, rows: Tensor | None) -> Design:
+        """From the similarities among landmarks, (l, l), and of labelled nodes with them, (n, l) (None: the same)."""
+        values, vectors = torch.linalg.eigh(among)
+        kept = values > RANK * values[-1].clamp_min(1e-300)
+        basis = vectors[:, kept] / values[kept].sqrt()
+        labelled = with_constant((among if rows is None else rows) @ basis)
+        U, s, Vh = torch.linalg.svd(labelled, full_matrices=False)
+        return cls(view, basis, U, s, Vh.T)
+
+    def left_out(self, targets: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+        """Errors e_i of predictions without label i, and those predictions, (n, C) each."""
+        kept = self.s.square() / (self.s.square() + ridge)
+        residual = targets - self.U @ (kept[:, None] * (self.U.T @ targets))
+        errors = residual / (1.0 - self.U.square() @ kept)[:, None]
+        return errors, targets - errors
+
+    def hat(self, ridge: float) -> Tensor:
+        """The matrix that turns a node's features into its h_u, (D, n)."""
+        return self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One regression of the panel.
+
+    Shapes: errors (n, C), own (n, C) the predictions of each label without it.
+    """
+
+    design: Design
+    ridge: float
+    errors: Tensor = field(repr=False)
+    own: Tensor = field(repr=False)
+
+    @property
+    def words(self) -> str:
+        """The member in words."""
+        return f"ridge regression on {self.design.view.words}, penalty {self.ridge:g}"
+
+
+class Panel:
+    """All regressions of the labels of ``nodes``, with their exact leave-one-out predictions.
+
+    Shapes: nodes (n,), targets (n, C).
+    """
+
+    def __init__(self, data: Data, nodes: Tensor, targets: Tensor) -> None:
+        self.targets = targets.double().cpu()
+        similarities, count = Similarities.of(data), len(nodes)
+        self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes))
+        self.members = [
+            Member(design, ridge, *design.left_out(self.targets, ridge))
+            for design in (self._design(view, nodes) for view in similarities.views)
+            for ridge in RIDGES
+        ]
+
+    def _design(self, view: View, nodes: Tensor) -> Design:
+        many = len(nodes) > MOST_LANDMARKS
+        rows = self._located.columns(view)[nodes.cpu()] if many else None
+        return Design.of(view, self._located.gram(view), rows)
+
+    def features(self, design: Design) -> Tensor:
+        """The features of all nodes in the regressions on one view, (N, D)."""
+        return with_constant(self._located.columns(design.view) @ design.basis)
+
+
+def with_constant(features: Tensor) -> Tensor:
+    """The features with a constant one, for the intercept."""
+    return torch.cat([features, features.new_full((len(features), 1), INTERCEPT**0.5)], dim=1)
+
+
+def _landmarks(nodes: Tensor) -> Tensor:
+    drawn = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))[:MOST_LANDMARKS]
+    return nodes[drawn.sort().values]

@@ -51,7 +51,8 @@ class Advice:
 
     Attributes:
         diffusion: how many times the model's probabilities are averaged over neighbourhoods before they are pooled.
-        table: the members with a positive share: words, share of the pooled prediction, weight.
+        members: the model's jurors and the advisers, in words, in the order of the weights.
+        table: the members by share: words, share of the pooled prediction, weight.
         model_share: the share of the model's jurors, between 0 and 1.
 
     Shapes: weights (1 + k,) and left_out (1 + k, n); the model comes first, then the advisers.
@@ -62,6 +63,7 @@ class Advice:
     weights: Tensor
     left_out: Tensor
     advisers: list[Adviser]
+    members: list[str]
     table: pd.DataFrame = field(repr=False)
 
     @property
@@ -106,8 +108,8 @@ class Advice:
     @property
     def decisive(self) -> dict[str, Any]:
         """What determines the stacked votes beside the model, the graph and the labels."""
-        said = self.table["member"].tolist()
-        return {"weights": self.weights, "left_out": self.left_out, "diffusion": self.diffusion, "members": said}
+        given = {"weights": self.weights, "left_out": self.left_out}
+        return {**given, "diffusion": self.diffusion, "members": self.members}
 
     def portable(self) -> PortableAdvice:
         """A picklable copy, for another process."""
@@ -183,6 +185,7 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
         weights=found.weights[kept].to(dtype),
         left_out=found.left_out[kept].to(dtype),
         advisers=_advisers(panel, chosen, positions, dtype),
+        members=said,
         table=table.sort_values("share", ascending=False, ignore_index=True, kind="stable"),
     )
 

@@ -1,8 +1,8 @@
 r"""Similarities of nodes: by averaged features, and by random walks on the graph alone.
 
 A view gives every node a row: its features averaged over k hops, or where a random walk of k steps ends. Rows are
-scaled to nearly equal lengths. The similarity of two nodes is the product of their rows. Labels enter nowhere, so a learner
-that uses these similarities has exact leave-one-out predictions.
+scaled to nearly equal lengths. The similarity of two nodes is the product of their rows. Labels enter nowhere, so a
+learner that uses these similarities has exact leave-one-out predictions.
 
 With P the mean over closed neighbourhoods and X the features (or the identity), the rows are those of :math:`S P^k X`.
 Only products with P and X of as many columns as there are labelled nodes are formed, never the N x F rows.
@@ -175,4 +175,5 @@ def _few_directions(features: Any) -> Array:
         few: Array = features.toarray() if sp.issparse(features) else features
         return few
     signs = np.random.default_rng(0).integers(0, 2, size=(width, DIRECTIONS)) * 2.0 - 1.0
-    return np.asarray(features @ signs) / np.sqrt(DIRECTIONS)
+    projected: Array = np.asarray(features @ signs) / np.sqrt(DIRECTIONS)
+    return projected

@@ -1,0 +1,290 @@
+"""The stacked jury: its weights against their optimality conditions, its verdict against brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torch_geometric.data import Data
+
+from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Verdict, train
+from jurygcn.conformal.counts import FLOOR
+from jurygcn.data import synthetic
+from jurygcn.errors import SettingError
+from jurygcn.leave_one_out import stacking
+from jurygcn.leave_one_out.stacking import PRICE, stack_classes, stack_values
+
+NODES = torch.arange(0, 75, 3)
+DECAY = 5e-3
+
+
+def graph() -> Data:
+    return synthetic(num_nodes=120, num_edges=360, num_features=8, num_classes=3, separation=1.0, seed=2)
+
+
+def numbers() -> Data:
+    data = graph()
+    noise = torch.randn(120, generator=torch.Generator().manual_seed(0))
+    data.y, data.num_classes = (data.x[:, 0] + data.x[:, 1] + 0.1 * noise + 20.0)[:, None], 0
+    return data
+
+
+def model_of(data: Data, loss: str = "cross_entropy") -> GCN:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = GCN(8, 4, 3 if loss == "cross_entropy" else 1).double()
+    data.x = data.x.double()
+    data.y = data.y.double() if loss == "mse" else data.y
+    train(model, data, NODES, epochs=200, weight_decay=DECAY, loss=loss, seed=0)
+    return model
+
+
+def jury_of(data: Data, loss: str = "cross_entropy", **settings: object) -> Jury:
+    return Jury(model_of(data, loss), data, NODES, loss=loss, weight_decay=DECAY, **settings).fit()
+
+
+def predictions(learners: int = 6, n: int = 40) -> tuple[Tensor, Tensor]:
+    """Left-out predictions of learners of every quality and scale, and the labels."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, 4, (n,), generator=generator)
+    truth = one_hot(labels, 4).double()
+    noise = torch.randn(learners, n, 4, generator=generator, dtype=torch.float64)
+    scales = torch.logspace(-1, 1, learners, dtype=torch.float64)[:, None, None]
+    sense = torch.ones(learners, dtype=torch.float64)
+    sense[2] = -1.0  # this learner is wrong more often than not
+    return scales * (sense[:, None, None] * truth + (0.5 + 0.3 * torch.arange(learners)[:, None, None]) * noise), labels
+
+
+# --- the weights ------------------------------------------------------------------------------------------
+
+
+def slopes(own: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The derivative of the criterion by each weight, from its definition by automatic differentiation."""
+    spread = (own - own.mean(dim=2, keepdim=True)).square().mean(dim=(1, 2)).sqrt()
+    beta = weights.clone().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(torch.einsum("k,knc->nc", beta, own), labels, reduction="sum")
+    (loss + PRICE * (beta * spread).sum()).backward()
+    assert beta.grad is not None
+    return beta.grad / spread
+
+
+def test_weights_of_classes_are_optimal():
+    own, labels = predictions()
+    found = stack_classes(own, labels)
+    slope = slopes(own, labels, found.weights)
+    positive = found.weights > 0
+    assert 1 <= int(positive.sum()) < len(own)  # learners that help nothing get no weight
+    assert slope[positive].abs().max() < 1e-3
+    assert slope[~positive].min() > -1e-3
+    assert float(found.shares.sum()) == pytest.approx(1.0)
+
+
+def test_weights_without_each_label_are_those_of_a_new_choice():
+    own, labels = predictions()
+    found = stack_classes(own, labels)
+    chosen = found.weights > 0
+    spread = (own - own.mean(dim=2, keepdim=True)).square().mean(dim=(1, 2)).sqrt()[chosen]
+    z = (own - own.mean(dim=2, keepdim=True))[chosen] / spread[:, None, None]
+    for i in range(len(labels)):
+        others = [j for j in range(len(labels)) if j != i]
+        again = stacking._minimise(z[:, others], labels[others])
+        torch.testing.assert_close(found.left_out[chosen, i] * spread, again, atol=2e-4, rtol=2e-3)
+    assert (found.left_out[chosen] - found.weights[chosen][:, None]).abs().max() > 0.01  # labels do matter
+
+
+def test_learners_that_know_nothing_get_no_weight():
+    labels = torch.arange(30) % 3
+    found = stack_classes(torch.zeros(4, 30, 3, dtype=torch.float64), labels)
+    assert found.weights.tolist() == [0.0] * 4
+    assert found.left_out.abs().max() == 0
+
+
+def test_weights_do_not_depend_on_the_order_of_labels():
+    own, labels = predictions()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    mine, theirs = stack_classes(own, labels), stack_classes(own[:, order], labels[order])
+    torch.testing.assert_close(mine.weights, theirs.weights, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(mine.left_out[:, order], theirs.left_out, atol=1e-3, rtol=1e-2)
+
+
+def test_weights_of_a_regression_against_a_grid():
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randn(30, 1, generator=generator, dtype=torch.float64) + 50
+    own = torch.stack([targets + s * torch.randn(30, 1, generator=generator, dtype=torch.float64) for s in (1.0, 2.0)])
+    grid = np.linspace(0, 1, 2001)
+
+    def best(rows: list[int]) -> float:
+        errors = (own - targets)[:, rows, 0].numpy()
+        return float(grid[np.argmin([((w * errors[0] + (1 - w) * errors[1]) ** 2).sum() for w in grid])])
+
+    found = stack_values(own, targets)
+    assert float(found.weights[0]) == pytest.approx(best(list(range(30))), abs=1e-3)
+    torch.testing.assert_close(found.weights.sum(), torch.tensor(1.0, dtype=torch.float64))
+    for i in range(30):
+        assert float(found.left_out[0, i]) == pytest.approx(best([j for j in range(30) if j != i]), abs=1e-3)
+    shifted = stack_values(1000 * own + 7, 1000 * targets + 7)
+    torch.testing.assert_close(shifted.weights, found.weights, atol=1e-6, rtol=1e-6)
+
+
+# --- the verdict ------------------------------------------------------------------------------------------
+
+
+def refitted_votes(jury: Jury, verdict: Verdict, diffusion: int) -> tuple[Tensor, Tensor]:
+    """Stacked votes of all jurors on all nodes, every regression fitted anew without the juror's label: (n, N, C)."""
+    data, advice, panel = jury.data, verdict.advice, jury.panel
+    assert advice is not None
+    N = int(data.num_nodes)
+    closed = torch.eye(N, dtype=torch.float64)
+    closed[data.edge_index[1], data.edge_index[0]] = 1.0
+    mean = torch.linalg.matrix_power(closed / closed.sum(dim=1, keepdim=True), diffusion)
+    model = torch.einsum("uv,ivc->iuc", mean, jury.leave_one_out_predictions())
+    outputs = mean @ verdict.outputs if advice.classify else verdict.outputs
+    said = {member.words: member for member in panel.members}
+    chosen = [said[words] for words in advice.members[1:]]
+    assert len(chosen) == len(advice.advisers) > 0
+
+    def fitted(member: object, rows: list[int]) -> Tensor:
+        features = panel.features(member.design)
+        there, penalty = features[NODES[rows]], member.ridge * torch.eye(features.shape[1], dtype=torch.float64)
+        return features @ torch.linalg.solve(there.T @ there + penalty, there.T @ panel.targets[rows])
+
+    def pooled(own: Tensor, weights: Tensor, rows: list[int]) -> Tensor:
+        total = weights[0] * (own.clamp_min(FLOOR).log() if advice.classify else own)
+        total = total + sum(w * fitted(member, rows) for w, member in zip(weights[1:], chosen))
+        return torch.softmax(total, dim=1) if advice.classify else total
+
+    everyone = list(range(len(NODES)))
+    votes = [pooled(model[i], advice.left_out[:, i], [j for j in everyone if j != i]) for i in everyone]
+    return torch.stack(votes), pooled(outputs, advice.weights, everyone)
+
+
+@pytest.mark.parametrize("diffusion", [0, 1])
+def test_label_sets_against_brute_force(diffusion: int):
+    data = graph()
+    jury = jury_of(data)
+    verdict = jury.verdict(diffusion=diffusion)
+    votes, everyone = refitted_votes(jury, verdict, diffusion)
+    torch.testing.assert_close(verdict.calibrated, everyone, atol=1e-9, rtol=1e-9)
+    assert verdict.jury_class.tolist() == everyone.argmax(dim=1).tolist()
+    expected = torch.zeros_like(verdict.p_values)
+    for u in range(int(data.num_nodes)):
+        jurors = [i for i in range(len(NODES)) if int(NODES[i]) != u]
+        for y in range(3):
+            k = sum(votes[i, u, y] >= votes[i, NODES[i], data.y[NODES[i]]] * (1 - 1e-12) for i in jurors)
+            expected[u, y] = (1 + k) / (1 + len(jurors))
+    torch.testing.assert_close(verdict.p_values, expected)
+
+
+def test_the_model_is_judged_not_the_jury():
+    data = graph()
+    jury = jury_of(data)
+    advised, alone = jury.verdict(), jury.verdict(advice=None)
+    assert advised.outputs.equal(alone.outputs)
+    for name in ("lower", "upper", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt"):
+        assert getattr(advised, name).equal(getattr(alone, name)), name
+    doubt = 1 - advised.calibrated[torch.arange(120), alone.predicted_class]
+    assert advised.uncertainty().equal(doubt.double())
+    assert advised.ranking().tolist() == advised.ranking(by="doubt").tolist()
+    assert alone.ranking().tolist() == alone.ranking(by="ambiguity").tolist()
+    frame = advised.to_frame()
+    assert frame["jury_class"].tolist() == advised.jury_class.tolist()
+    assert frame["doubt"].tolist() == doubt.tolist()
+    assert "doubt" not in alone.to_frame()
+    with pytest.raises(SettingError, match="expected a classification with advice"):
+        alone.ranking(by="doubt")
+
+
+def test_intervals_of_a_regression_against_brute_force():
+    data = numbers()
+    jury = jury_of(data, "mse")
+    verdict = jury.verdict(alpha=0.1)
+    votes, everyone = refitted_votes(jury, verdict, 0)
+    torch.testing.assert_close(verdict.jury_outputs, everyone, atol=1e-8, rtol=1e-9)
+    errors = [(data.y[v] - votes[i, v]).abs() for i, v in enumerate(NODES.tolist())]
+    for u in (0, 1, 50, 119):
+        jurors = [i for i in range(len(NODES)) if int(NODES[i]) != u]
+        rank = int(0.1 * (len(jurors) + 1) + 1e-9)
+        low = sorted(float(votes[i, u] - errors[i]) for i in jurors)[rank - 1]
+        high = sorted((float(votes[i, u] + errors[i]) for i in jurors), reverse=True)[rank - 1]
+        assert float(verdict.lower[u]) == pytest.approx(low, abs=1e-8)
+        assert float(verdict.upper[u]) == pytest.approx(high, abs=1e-8)
+    alone = jury.verdict(alpha=0.1, advice=None)
+    assert verdict.outputs.equal(alone.outputs)
+    assert not verdict.lower.equal(alone.lower)
+
+
+def same(one: Verdict, two: Verdict) -> None:
+    assert one.advice is not None
+    torch.testing.assert_close(one.jury_outputs, two.jury_outputs, atol=1e-12, rtol=1e-9)
+    assert one.p_values.equal(two.p_values)
+    assert one.advice.words == two.advice.words
+
+
+def test_batches_processes_and_few_nodes_change_nothing(tmp_path: Path):
+    data = graph()
+    jury = jury_of(data)
+    whole = jury.verdict()
+    model = jury.engine.model
+    given = {"weight_decay": DECAY}
+    same(Jury(model, data, NODES, run=Run(memory="20KB"), **given).fit().verdict(), whole)
+    same(Jury(model, data, NODES, run=2, **given).fit().verdict(), whole)
+    some = torch.tensor([7, 0, 90, 33])
+    few = jury.verdict(some)
+    assert few.p_values.equal(whole.p_values[some])
+    torch.testing.assert_close(few.calibrated, whole.calibrated[some])
+    jury.save(tmp_path / "jury")
+    same(Jury.load(tmp_path / "jury", model, data).verdict(), whole)
+    assert jury.fit().verdict().p_values.equal(whole.p_values)
+
+
+def test_resumed_counts_belong_to_the_advice(tmp_path: Path):
+    data = graph()
+    small = Run(memory="20KB")
+    jury = jury_of(data, run=small)
+    alone = jury.verdict(advice=None, resume=tmp_path)
+    advised = jury.verdict(resume=tmp_path)
+    assert not advised.p_values.equal(alone.p_values)
+    same(jury.verdict(resume=tmp_path), advised)
+    assert len(list(tmp_path.glob("*.npz"))) == 2
+
+
+def test_some_jurors_take_advice():
+    data = graph()
+    verdict = jury_of(data, leave_out=LeaveOut(max_jurors=12)).verdict()
+    assert verdict.advice is not None
+    assert verdict.advice.left_out.shape[1] == 12
+    assert verdict.p_values.min() >= 1 / 13
+
+
+def test_linearised_jurors_take_no_advice():
+    verdict = jury_of(graph(), votes="linearized").verdict()
+    assert verdict.advice is None
+    with pytest.raises(SettingError, match="with exact votes"):
+        _ = verdict.calibrated
+
+
+def test_advice_makes_a_promise_a_target():
+    data = graph()
+    recipe = Retraining(epochs=20, lr=0.01, seed=0)
+    jury = Jury(model_of(data), data, NODES, leave_out="retrain", retraining=recipe, weight_decay=DECAY).fit()
+    assert jury.verdict(diffusion=0, advice=None).claim(0.1).kind == "promise"
+    claim = jury.verdict(diffusion=0).claim(0.1)
+    assert claim.kind == "target"
+    assert any("weights of the advice were chosen with the same labels" in reason for reason in claim.reasons)
+
+
+def test_the_share_of_the_model_is_said_in_words():
+    advice = jury_of(graph()).verdict().advice
+    assert advice is not None
+    assert f"The model's own jurors make up {advice.model_share:.0%} of the stacked jury" in advice.words
+    assert float(advice.table["share"].sum()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("advice", ["always", True, 3])
+def test_other_advice_is_refused(advice: object):
+    with pytest.raises(SettingError, match="expected advice to be 'auto' or None"):
+        jury_of(graph()).verdict(advice=advice)

@@ -67,7 +67,7 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
         label_counts=counts.labels[best].counts if asked.classify else None,
         names=getattr(asked.engine.data, "class_names", None),
         grounds=grounds,
-        jury_outputs=torch.empty(0) if advised is None else advised,
+        jury_outputs=outputs.new_empty(0) if advised is None else advised,
         advice=counter.advice,
     )
 

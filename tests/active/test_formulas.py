@@ -248,7 +248,7 @@ def test_jury_design_by_its_formula():
     rows = A_hat @ A_hat @ data.x.double().numpy()
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     share = 9 / (9 + 2 * 3)
-    verdict = Jury(scene.model, scene.data, scene.labelled, weight_decay=FAST.weight_decay).fit().verdict()
+    verdict = Jury(scene.model, scene.data, scene.labelled, weight_decay=FAST.weight_decay).fit().verdict(advice=None)
     weights = [(1 - share) + share * float(a) for a in verdict.ambiguity]
     ridge = ridge_for(np.linalg.eigvalsh(rows.T @ rows / 60), 3 * 3) * (9 + 4)
 

@@ -106,7 +106,7 @@ def test_jury_and_ambiguity_take_the_top_of_the_verdict():
 def test_jury_is_the_width_of_a_real_jury():
     data = tail_graph()
     scene = scene_on(data, [0, 1, 6, 7], candidates=[2, 3, 4, 5], batch=2, trained=True)
-    verdict = scene.jury(leave_out="influence").verdict()
+    verdict = scene.jury(leave_out="influence").verdict(advice=None)
     widest = sorted((float(verdict.width[node]) for node in [2, 3, 4, 5]), reverse=True)[:2]
     assert [float(verdict.width[node]) for node in chosen("jury", scene)] == pytest.approx(widest)
 

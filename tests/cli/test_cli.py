@@ -77,21 +77,25 @@ def test_quantify_writes_and_prints(tmp_path):
     assert sum(row["trained_on"] == "True" for row in rows) == saved["jury"]["jurors"] == len(saved["train_nodes"])
 
 
-def test_quantify_uses_the_ridge_panel_by_default(tmp_path):
+def test_quantify_takes_advice_by_default(tmp_path):
     arguments = ("quantify", "digits", "--labels", 40, *FAST, "--out")
     with_it, without = (
         run_json(*arguments, tmp_path / "with"),
-        run_json(*arguments, tmp_path / "without", "--no-panel"),
+        run_json(*arguments, tmp_path / "without", "--no-advice"),
     )
-    assert with_it["test"]["panel_auroc"] > 0.8  # digits are easy
-    assert without["test"].pop("panel_auroc") is None
-    assert with_it["test"].items() > without["test"].items()
+    assert with_it["test"]["error_auroc"] > max(0.8, without["test"]["error_auroc"])  # digits are easy
+    assert with_it["test"]["mean_set_size"] < without["test"]["mean_set_size"]
+    assert with_it["test"]["accuracy"] == without["test"]["accuracy"] < with_it["test"]["jury_accuracy"]
+    assert without["test"]["jury_accuracy"] is None
+    assert with_it["jury"]["advice"].startswith("The model's own jurors make up ")
+    assert (with_it["jury"]["score"], without["jury"]["score"]) == ("doubt", "ambiguity")
     for folder, there in (("with", True), ("without", False)):
         with (tmp_path / folder / "verdict.csv").open(newline="") as file:
-            assert ("panel_doubt" in next(csv.reader(file))) == there
+            assert ({"doubt", "jury_class"} <= {*next(csv.reader(file))}) == there
         report = json.loads((tmp_path / folder / "report.json").read_text())
-        assert ("panel" in report["rows"]) == there
-        assert ("panel" in [column["key"] for column in report["columns"]]) == there
+        for key in ("jury_doubt", "jury_class"):
+            assert (key in report["rows"]) == there
+            assert (key in [column["key"] for column in report["columns"]]) == there
 
 
 def test_quantify_json_ranks_nodes():

@@ -108,7 +108,7 @@ quantify karate --curvature ""
 quantify karate --votes linear
 quantify karate --chosen randomly
 quantify karate --leave-out none
-quantify karate --panel=1
+quantify karate --advice=1
 quantify karate --model @fifo
 quantify karate --model /dev/zero
 quantify karate --model @folder

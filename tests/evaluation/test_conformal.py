@@ -10,7 +10,8 @@ import torch
 from jurygcn.conformal.scores import aps_scores, lac_scores
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import set_coverage, split_conformal
-from jurygcn.evaluation.conformal import conformal_threshold, diffuse_scores
+from jurygcn.evaluation.conformal import conformal_threshold
+from jurygcn.evaluation.graph_scores import diffuse_scores
 
 
 def sample(m: int = 30, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -77,7 +77,7 @@ def test_generic_path_equals_the_fast_path():
     ).fit()
     assert type(generic.engine) is not type(fast.engine)
     torch.testing.assert_close(generic.jurors.steps, fast.jurors.steps, rtol=1e-5, atol=1e-8)
-    a, b = generic.verdict(alpha=0.1), fast.verdict(alpha=0.1)
+    a, b = generic.verdict(alpha=0.1, advice=None), fast.verdict(alpha=0.1, advice=None)
     for field in ("lower", "upper", "loo_variance", "p_values"):
         torch.testing.assert_close(getattr(a, field), getattr(b, field), rtol=1e-5, atol=1e-8)
 
@@ -127,7 +127,7 @@ def test_frozen_parameters_are_constants():
     jury = Jury(model, data, nodes, weight_decay=0.01).fit()
     assert jury.jurors.steps.shape[1] == sum(p.numel() for p in model.second.parameters())
     assert jury.health().frozen == sum(p.numel() for p in model.first.parameters())
-    assert torch.isfinite(jury.verdict().p_values).all()
+    assert torch.isfinite(jury.verdict(advice=None).p_values).all()
 
 
 def test_train_mode_does_not_leak_in():
@@ -135,8 +135,8 @@ def test_train_mode_does_not_leak_in():
     data = graph("two_block")
     model = GCN(4, 3, 3, dropout=0.9).double()
     train(model, data, torch.arange(6), epochs=5)
-    quiet = Jury(model, data, torch.arange(6)).fit().verdict()
+    quiet = Jury(model, data, torch.arange(6)).fit().verdict(advice=None)
     model.train()
-    loud = Jury(model, data, torch.arange(6)).fit().verdict()
+    loud = Jury(model, data, torch.arange(6)).fit().verdict(advice=None)
     assert torch.equal(quiet.p_values, loud.p_values)
     assert model.training

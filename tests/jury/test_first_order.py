@@ -92,7 +92,7 @@ def naive_first_order(jury: Jury) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_counts_are_those_of_loops_over_all_jurors(medium: Jury):
-    verdict = medium.verdict(alpha=0.1)
+    verdict = medium.verdict(alpha=0.1, advice=None)
     votes, norms, p = naive_first_order(medium)
     targets, nodes = medium.engine.targets.numpy(), medium.train_nodes.numpy()
     own = torch.softmax(medium.jurors.own_outputs, dim=1).numpy()
@@ -129,9 +129,9 @@ def test_close_to_exact_where_steps_are_small(medium: Jury):
     exact = (
         Jury(medium.engine.model, medium.data, medium.train_nodes, weight_decay=5e-3, votes="exact")
         .fit()
-        .verdict(diffusion=0)
+        .verdict(diffusion=0, advice=None)
     )
-    linear = medium.verdict()
+    linear = medium.verdict(advice=None)
     assert float((exact.p_values - linear.p_values).abs().mean()) < 0.01
     assert float((exact.width - linear.width).abs().mean()) < 0.02
     assert (exact.label_sets(0.1) == linear.label_sets(0.1)).double().mean() > 0.98
@@ -141,7 +141,7 @@ def test_regression_intervals():
     case = next(c for c in CASES if c.loss == "mse")
     exact, linear = pair(case)
     for method in ("jackknife+", "jackknife", "minmax"):
-        a, b = (jury.verdict(interval=method, alpha=0.3) for jury in (exact, linear))
+        a, b = (jury.verdict(interval=method, alpha=0.3, advice=None) for jury in (exact, linear))
         if len(exact.engine.model.weights) == 1:  # a linear model is its own first order
             assert_close(a.lower, b.lower)
             assert_close(a.upper, b.upper)
@@ -150,9 +150,9 @@ def test_regression_intervals():
 
 
 def test_few_nodes_are_judged_as_among_all(medium: Jury):
-    everyone = medium.verdict()
+    everyone = medium.verdict(advice=None)
     asked = torch.cat([medium.train_nodes[:3], torch.tensor([5, 77])]).unique()
-    some = medium.verdict(asked)
+    some = medium.verdict(asked, advice=None)
     assert_close(some.label_counts, everyone.label_counts[asked])
     assert_close(some.lower, everyone.lower[asked])
     assert_close(some.loo_variance, everyone.loo_variance[asked])
@@ -173,7 +173,7 @@ def test_any_gnn_can_be_linearised():
     model = Sage().double()
     train(model, data, nodes, epochs=200, weight_decay=0.02)
     jury = Jury(model, data, nodes, weight_decay=0.02, votes="linearized").fit()
-    verdict = jury.verdict()
+    verdict = jury.verdict(advice=None)
     votes, _, _ = naive_first_order(jury)
     own = torch.softmax(jury.jurors.own_outputs, dim=1).numpy()[np.arange(30), jury.engine.targets.numpy()]
     for u in range(30, 120):
@@ -192,10 +192,10 @@ def test_what_cannot_be_linearised_is_refused(medium: Jury):
         Jury(*given, votes=Votes(rank=0))
     for question in ({"nonconformity": "aps"}, {"diffusion": 1}, {"resume": "somewhere"}):
         with pytest.raises(SettingError, match="votes='exact'"):
-            medium.verdict(**question)
+            medium.verdict(**question, advice=None)
     elsewhere = Jury(*given, votes="linearized", run=2).fit()
     with pytest.raises(SettingError, match="expected no parallel and no resume for linearised votes, got parallel=2"):
-        elsewhere.verdict()
+        elsewhere.verdict(advice=None)
 
 
 def test_auto_linearises_many_ballots(medium: Jury, monkeypatch):
@@ -211,7 +211,7 @@ def test_auto_linearises_many_ballots(medium: Jury, monkeypatch):
 def test_save_and_load(medium: Jury, tmp_path):
     medium.save(tmp_path / "jury")
     again = Jury.load(tmp_path / "jury", medium.engine.model, medium.data)
-    assert_close(again.verdict().label_counts, medium.verdict().label_counts)
+    assert_close(again.verdict(advice=None).label_counts, medium.verdict(advice=None).label_counts)
     assert again.jurors.discarded == medium.jurors.discarded
 
 
@@ -232,8 +232,8 @@ def test_some_jurors_are_seated(medium: Jury, mode: str):
     assert len(some.positions.unique()) == 40
     if mode == "exact":
         assert_close(some.jurors.steps, all_seats.jurors.steps[some.positions])
-    verdict = some.verdict(diffusion=0)
-    assert_close(verdict.loo_errors, all_seats.verdict(diffusion=0).loo_errors[some.positions])
+    verdict = some.verdict(diffusion=0, advice=None)
+    assert_close(verdict.loo_errors, all_seats.verdict(diffusion=0, advice=None).loo_errors[some.positions])
     mine = some.train_nodes[some.positions]
     assert set(verdict.num_jurors[mine].tolist()) == {39}
     others = torch.ones(600, dtype=torch.bool).index_fill_(0, mine, False)
@@ -247,7 +247,7 @@ def test_some_jurors_are_seated(medium: Jury, mode: str):
 
 def test_some_nodes_at_a_time_say_the_same(medium: Jury, monkeypatch):
     """Nodes are counted in chunks that fit in memory; how long these are changes nothing."""
-    whole = medium.verdict(alpha=0.1)
+    whole = medium.verdict(alpha=0.1, advice=None)
     monkeypatch.setattr(first_order, "NUMBERS", 7 * 4 * 150)  # seven nodes
     heard: list[int] = []
     question = Question(alpha=0.1, exact_ranks=False, interval="jackknife+", nonconformity="lac", diffusion=0)

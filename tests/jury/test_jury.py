@@ -69,7 +69,7 @@ def naive_aps(p: np.ndarray) -> np.ndarray:
 def test_verdict_is_algorithm_2_by_hand(case: Case, leave_out: str):
     jury = jury_of(case, leave_out=leave_out)
     votes, train_nodes = naive_votes(jury), jury.train_nodes.tolist()
-    verdict = jury.verdict(alpha=0.2, diffusion=0)
+    verdict = jury.verdict(alpha=0.2, diffusion=0, advice=None)
     np.testing.assert_allclose(jury.leave_one_out_predictions().numpy(), votes, rtol=1e-9)
     one_hot = np.eye(3)[jury.engine.targets]
     err = [np.linalg.norm(one_hot[i] - votes[i, node]) for i, node in enumerate(train_nodes)]  # Eq. (6)
@@ -99,7 +99,7 @@ def test_verdict_is_algorithm_2_by_hand(case: Case, leave_out: str):
 @pytest.mark.parametrize("score", ["lac", "aps"])
 def test_p_values_and_sets_by_hand(name: str, diffusion: int, score: str):
     jury = jury_of(Case(name, 2, "cross_entropy"))
-    verdict = jury.verdict(diffusion=diffusion, nonconformity=score)
+    verdict = jury.verdict(diffusion=diffusion, nonconformity=score, advice=None)
     votes = naive_smoothing(naive_votes(jury), jury.data, diffusion)
     counts = naive_counts(votes, jury, naive_aps if score == "aps" else lambda p: 1 - p)
     n_prime = verdict.num_jurors.numpy()[:, None]
@@ -122,10 +122,12 @@ def test_auto_diffusion_takes_the_best_log_score():
         own = [votes[i, u, int(jury.engine.targets[i])] for i, u in enumerate(jury.train_nodes.tolist())]
         scores[k] = np.mean(np.log(own))
     best = max(scores, key=scores.get)
-    auto = jury.verdict()
+    auto = jury.verdict(advice=None)
     assert auto.diffusion == best
-    np.testing.assert_array_equal(auto.p_values, jury.verdict(diffusion=best).p_values)
-    np.testing.assert_array_equal(auto.width, jury.verdict(diffusion=0).width)  # the paper's width is not smoothed
+    np.testing.assert_array_equal(auto.p_values, jury.verdict(diffusion=best, advice=None).p_values)
+    np.testing.assert_array_equal(
+        auto.width, jury.verdict(diffusion=0, advice=None).width
+    )  # the paper's width is not smoothed
 
 
 @pytest.mark.parametrize("method", ["jackknife+", "jackknife", "minmax"])
@@ -137,7 +139,7 @@ def test_regression_intervals_by_hand(method: str, outputs: int):
     nodes = torch.arange(0, 10)
     train(model, data, nodes, loss="mse", weight_decay=0.05)
     jury = Jury(model, data, nodes, loss="mse", weight_decay=0.05).fit()
-    verdict = jury.verdict(alpha=0.2, interval=method)
+    verdict = jury.verdict(alpha=0.2, interval=method, advice=None)
     named = [name for name in verdict.to_frame() if name.startswith("predicted_value")]
     assert named == (["predicted_value"] if outputs == 1 else [f"predicted_value_{c}" for c in range(outputs)])
     votes, y = naive_votes(jury), data.y.reshape(12, -1).numpy()
@@ -161,7 +163,7 @@ def test_regression_intervals_by_hand(method: str, outputs: int):
 
 def test_asking_few_nodes_says_the_same():
     jury = jury_of(Case("two_block", 3, "cross_entropy"))
-    everyone, few = jury.verdict(), jury.verdict([7, 2, 11])
+    everyone, few = jury.verdict(advice=None), jury.verdict([7, 2, 11], advice=None)
     assert few.nodes.tolist() == [7, 2, 11]
     for name in ("lower", "upper", "p_values", "loo_variance", "label_flips", "outputs"):
         torch.testing.assert_close(getattr(few, name), getattr(everyone, name)[[7, 2, 11]], **EXACT)
@@ -170,13 +172,13 @@ def test_asking_few_nodes_says_the_same():
 @pytest.mark.parametrize("memory", ["1B", "3KB", "1GB"])
 def test_batch_size_changes_nothing(memory: str):
     case = Case("two_block", 2, "cross_entropy")
-    reference, batched = jury_of(case).verdict(), jury_of(case, run=Run(memory=memory)).verdict()
+    reference, batched = jury_of(case).verdict(advice=None), jury_of(case, run=Run(memory=memory)).verdict(advice=None)
     for name in ("lower", "upper", "p_values", "loo_variance", "label_flips"):
         torch.testing.assert_close(getattr(batched, name), getattr(reference, name), **EXACT)
 
 
 def test_same_seed_same_bits():
-    first, second = (jury_of(Case("two_block", 2, "cross_entropy")).verdict() for _ in range(2))
+    first, second = (jury_of(Case("two_block", 2, "cross_entropy")).verdict(advice=None) for _ in range(2))
     for name in ("lower", "upper", "p_values", "loo_variance"):
         assert torch.equal(getattr(first, name), getattr(second, name))
 
@@ -191,8 +193,8 @@ def test_relabelling_nodes_permutes_the_verdict(order: list[int], layers: int):
     new_name[torch.tensor(order)] = torch.arange(12)  # node order[k] becomes k
     data = engine.data
     renamed = Data(x=data.x[order], edge_index=new_name[data.edge_index], y=data.y[order], num_nodes=12)
-    before = Jury(engine.model, data, engine.train_nodes, weight_decay=0.05).fit().verdict()
-    after = Jury(engine.model, renamed, new_name[engine.train_nodes], weight_decay=0.05).fit().verdict()
+    before = Jury(engine.model, data, engine.train_nodes, weight_decay=0.05).fit().verdict(advice=None)
+    after = Jury(engine.model, renamed, new_name[engine.train_nodes], weight_decay=0.05).fit().verdict(advice=None)
     for name in ("lower", "upper", "p_values", "loo_variance", "label_flips"):
         torch.testing.assert_close(getattr(after, name), getattr(before, name)[order], rtol=1e-7, atol=1e-9)
     assert after.kinds == [before.kinds[u] for u in order]
@@ -202,12 +204,12 @@ def test_proposition_1():
     """Two layers, training nodes 0 and 3 on a path of six: within two hops of another one, epistemic only."""
     data = graph("path")
     model = GCN(4, 3, 3).double()
-    kinds = Jury(model, data, [0, 3]).fit().verdict().kinds
+    kinds = Jury(model, data, [0, 3]).fit().verdict(advice=None).kinds
     # node 0 is three hops from 3, and node 3 from 0: outside each other's reach; all others are near one
     both = [u for u, kind in enumerate(kinds) if kind == "aleatoric+epistemic"]
     assert both == [0, 3]
-    assert Jury(model, data, [0, 2]).fit().verdict().kinds[0] == "epistemic"
-    lonely = Jury(model, graph("isolated"), [0, 4]).fit().verdict().kinds
+    assert Jury(model, data, [0, 2]).fit().verdict(advice=None).kinds[0] == "epistemic"
+    lonely = Jury(model, graph("isolated"), [0, 4]).fit().verdict(advice=None).kinds
     assert [u for u, kind in enumerate(lonely) if kind == "aleatoric+epistemic"] == [0, 3, 4, 6]
 
 
@@ -227,7 +229,7 @@ def test_save_and_load(tmp_path):
     jury = jury_of(Case("two_block", 2, "cross_entropy"))
     path = jury.save(tmp_path / "jury")
     back = Jury.load(path, jury.engine.model, jury.data)
-    assert torch.equal(back.verdict().p_values, jury.verdict().p_values)
+    assert torch.equal(back.verdict(advice=None).p_values, jury.verdict(advice=None).p_values)
     assert torch.equal(back.jurors.steps, jury.jurors.steps)
     other = GCN(4, 3, 3).double()
     with pytest.raises(DataError, match="other model"):
@@ -238,7 +240,7 @@ def test_save_and_load(tmp_path):
 
 
 def test_frame_and_ranking():
-    verdict = jury_of(Case("two_block", 2, "cross_entropy")).verdict()
+    verdict = jury_of(Case("two_block", 2, "cross_entropy")).verdict(advice=None)
     frame = verdict.to_frame()
     assert list(frame["node"]) == list(range(12))
     assert {"lower", "upper", "width", "label_set", "set_size", "ambiguity", "kinds"} <= set(frame.columns)
@@ -304,7 +306,7 @@ def test_models_that_are_refused(model, words: str):
 )
 def test_settings_that_are_refused(settings: dict, words: str):
     with pytest.raises(SettingError, match=words):
-        Jury(GCN(4, 3, 3), graph("path"), [0, 1, 2], **settings).fit().verdict()
+        Jury(GCN(4, 3, 3), graph("path"), [0, 1, 2], **settings).fit().verdict(advice=None)
 
 
 @pytest.mark.parametrize(
@@ -324,4 +326,4 @@ def test_nodes_that_are_refused(nodes: list, words: str):
 
 def test_unfitted_jury():
     with pytest.raises(SettingError, match="fit"):
-        Jury(GCN(4, 3, 3), graph("path"), [0, 1, 2]).verdict()
+        Jury(GCN(4, 3, 3), graph("path"), [0, 1, 2]).verdict(advice=None)

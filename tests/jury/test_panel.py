@@ -89,7 +89,7 @@ def test_lengths_of_many_features_are_measured_in_random_directions():
     located = Similarities.of(data).at(NODES)
     for view in (view for view in located.rows if view.of_features):
         x = torch.linalg.matrix_power(dense_mean(data), view.hops) @ normalize(data.x.double())
-        scale = torch.from_numpy(view.scale)
+        scale = view.scale
         lengths = scale * x.norm(dim=1)
         assert (lengths / lengths.mean() - 1).abs().max() < 0.5
         assert (lengths / lengths.mean() - 1).abs().mean() < 0.12

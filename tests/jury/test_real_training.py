@@ -105,7 +105,7 @@ def test_dropout_as_a_function_is_found_and_named():
     model, optimizer = trained(0.5, torch.float32)
     averaged = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
     assert averaged.dropout_masks == 8
-    assert "8 draws of the model's dropout" in averaged.verdict([0]).claim(0.2).words
+    assert "8 draws of the model's dropout" in averaged.verdict([0], advice=None).claim(0.2).words
     off = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=LeaveOut(dropout_masks=0)).fit()
     assert off.dropout_masks == 0
     assert not torch.allclose(off.jurors.steps, averaged.jurors.steps)
@@ -154,5 +154,5 @@ def test_saved_and_loaded(tmp_path):
     jury.save(tmp_path / "jury")
     loaded = Jury.load(tmp_path / "jury", model, DATA)
     assert loaded.leave_out.dropout_masks == loaded.dropout_masks == 2
-    assert loaded.verdict([1]).claim(0.2).words == jury.verdict([1]).claim(0.2).words
-    assert torch.equal(loaded.verdict([1, 2]).ambiguity, jury.verdict([1, 2]).ambiguity)
+    assert loaded.verdict([1], advice=None).claim(0.2).words == jury.verdict([1], advice=None).claim(0.2).words
+    assert torch.equal(loaded.verdict([1, 2], advice=None).ambiguity, jury.verdict([1, 2], advice=None).ambiguity)

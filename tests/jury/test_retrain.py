@@ -85,7 +85,7 @@ def test_retrained_jury_behind_the_same_interface():
         for name, jury in (("n", newton), ("i", influence))
     }
     assert error["n"] < 0.5 * error["i"]
-    assert retrained.verdict().p_values.shape == (60, 3)
+    assert retrained.verdict(advice=None).p_values.shape == (60, 3)
 
 
 def test_fidelity_and_health():

@@ -217,6 +217,7 @@ class Case:
             interval=self.interval,
             nonconformity=self.score,
             diffusion=self.diffusion,
+            advice=None,
         )
 
     def reference(self, train_nodes: list[int], seats: list[int]) -> DenseJury:

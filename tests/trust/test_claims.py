@@ -126,7 +126,7 @@ def test_what_is_claimed(row: str):
     settings, question, kind, coverage, words = CLAIMS[row]
     data = heavy_tailed()
     settings = {"retraining": Retraining(epochs=5), **settings}
-    claim = jury_on(data, drawn(data, 40), **settings).verdict(**question).claim(0.1)
+    claim = jury_on(data, drawn(data, 40), **settings).verdict(**question, advice=None).claim(0.1)
     assert (claim.kind, claim.coverage) == (kind, coverage if coverage is None else pytest.approx(coverage))
     assert words in claim.words
     assert bool(claim.reasons) == (kind != "promise")
@@ -150,12 +150,14 @@ INTERVALS = {
 def test_what_is_claimed_of_intervals(leave_out: str, interval: str):
     data = heavy_tailed(regression=True)
     jury = jury_on(data, drawn(data, 40), leave_out=leave_out, retraining=Retraining(epochs=5))
-    claim = jury.verdict(alpha=0.05, interval=interval).claim()
+    claim = jury.verdict(alpha=0.05, interval=interval, advice=None).claim()
     kind, coverage = INTERVALS[leave_out, interval]
     assert (claim.kind, claim.coverage) == (kind, coverage if coverage is None else pytest.approx(coverage))
     if kind == "promise":
-        assert jury.verdict(alpha=0.05, interval=interval, exact_ranks=False).claim().kind == "target"
-        assert jury.verdict(alpha=0.01, interval=interval).claim().kind == "none"  # too few labels for that
+        assert jury.verdict(alpha=0.05, interval=interval, exact_ranks=False, advice=None).claim().kind == "target"
+        assert (
+            jury.verdict(alpha=0.01, interval=interval, advice=None).claim().kind == "none"
+        )  # too few labels for that
 
 
 def test_every_row_stands_in_the_docs():
@@ -173,11 +175,11 @@ def test_dropout_is_part_of_the_claim():
     nodes = drawn(data, 40)
     model = GCN(4, 4, 3, dropout=0.8)
     train(model, data, nodes, epochs=3)
-    claim = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict(diffusion=0).claim()
+    claim = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict(diffusion=0, advice=None).claim()
     assert claim.kind == "target"
     assert "8 draws of the model's dropout" in claim.words
     off = LeaveOut(dropout_masks=0)
-    claim = Jury(model, data, nodes, weight_decay=5e-4, leave_out=off).fit().verdict(diffusion=0).claim()
+    claim = Jury(model, data, nodes, weight_decay=5e-4, leave_out=off).fit().verdict(diffusion=0, advice=None).claim()
     assert claim.kind == "target"
     assert "dropout (0.8)" in claim.words
     assert "not proven" in claim.words
@@ -188,7 +190,7 @@ def test_fidelity_decides_about_the_claim():
     nodes = drawn(data, 40)
     jury = jury_on(data, nodes, retraining=Retraining(epochs=1000))  # not what the model was trained with
     assert not jury.fidelity(10).trusted
-    claim = jury.verdict(diffusion=0).claim()
+    claim = jury.verdict(diffusion=0, advice=None).claim()
     assert claim.kind == "none"
     assert "differ too much" in claim.words
     model = GCN(4, 4, 3)
@@ -196,7 +198,7 @@ def test_fidelity_decides_about_the_claim():
     jury = Jury(model, data, nodes, weight_decay=0.05, retraining=Retraining(epochs=1500)).fit()
     found = jury.fidelity(10)
     assert found.trusted
-    claim = jury.verdict(diffusion=0).claim()
+    claim = jury.verdict(diffusion=0, advice=None).claim()
     assert claim.kind == "target"
     assert f"correlate {found.correlation:.3f}" in claim.words
 
@@ -205,7 +207,7 @@ def test_labels_chosen_by_degree_are_found_out():
     data = heavy_tailed()
     hubs = degree_of(data).argsort(descending=True)[:40]
     jury = jury_on(data, hubs)
-    verdict = jury.verdict()
+    verdict = jury.verdict(advice=None)
     claim = verdict.claim(0.1)
     assert claim.kind == "none"
     assert "other degrees" in claim.reasons[0]
@@ -213,7 +215,7 @@ def test_labels_chosen_by_degree_are_found_out():
     assert claim.reasons[0] in jury.health().advice
     assert "coverage: no coverage is claimed." in repr(verdict)
     leaves = degree_of(data).argsort()[:40]
-    assert jury_on(data, leaves).verdict().claim().coverage is None
+    assert jury_on(data, leaves).verdict(advice=None).claim().coverage is None
 
 
 def test_few_random_draws_are_accused():
@@ -264,7 +266,7 @@ def test_labels_drawn_class_by_class_are_found_out(classes: int):
     nodes = torch.cat([(many.y == c).nonzero()[:, 0][:: 300 // classes // 20][:20] for c in range(classes)])
     model = GCN(4, 4, classes)
     train(model, many, nodes, epochs=5)
-    claim = Jury(model, many, nodes, weight_decay=5e-4).fit().verdict().claim()
+    claim = Jury(model, many, nodes, weight_decay=5e-4).fit().verdict(advice=None).claim()
     assert (claim.kind, claim.over) == ("target", "classes")
     assert "exactly 20 labels" in claim.words
     assert "on average over classes" in claim.words
@@ -273,7 +275,7 @@ def test_labels_drawn_class_by_class_are_found_out(classes: int):
 @pytest.mark.parametrize(("labels", "alpha", "claimed"), [(8, 0.1, False), (9, 0.1, True), (19, 0.025, False)])
 def test_too_few_labels_for_the_level(labels: int, alpha: float, claimed: bool):
     data = heavy_tailed()
-    verdict = jury_on(data, drawn(data, labels)).verdict()
+    verdict = jury_on(data, drawn(data, labels)).verdict(advice=None)
     claim = verdict.claim(alpha)
     assert (claim.coverage is not None) == claimed
     if not claimed:
@@ -285,9 +287,9 @@ def test_claims_withheld_for_other_reasons():
     data = heavy_tailed()
     nodes = drawn(data, 40)
     active = jury_on(data, nodes, chosen="actively")
-    assert active.verdict().claim().reasons == ("The labels were chosen actively, not drawn at random.",)
+    assert active.verdict(advice=None).claim().reasons == ("The labels were chosen actively, not drawn at random.",)
     assert "chosen actively" in " ".join(active.health().advice)
-    assert jury_on(data, nodes).verdict().claim(0.5).coverage is None
+    assert jury_on(data, nodes).verdict(advice=None).claim(0.5).coverage is None
     with pytest.raises(SettingError, match="random, per class or actively"):
         jury_on(data, nodes, chosen="cleverly")
 
@@ -316,7 +318,7 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
     claims = {}
     for name, nodes in (("random", drawn(data, 40)), ("hubs", degree_of(data).argsort(descending=True)[:40])):
         jury = jury_on(data, nodes)
-        content = report_on(jury, jury.verdict()).content
+        content = report_on(jury, jury.verdict(advice=None)).content
         tile = next(tile for tile in content["headline"] if tile["what"] == "Coverage")
         claims[name] = (tile["note"], " ".join(content["notes"]))
     assert "target: 90%" in claims["random"][0]

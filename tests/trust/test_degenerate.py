@@ -44,7 +44,9 @@ def judged(trial: Trial) -> tuple[Jury, Verdict] | JuryError:
                 weight_decay=t.weight_decay,
                 leave_out=LeaveOut(t.leave_out, solver=t.solver),
             ).fit()
-            return jury, jury.verdict(alpha=t.alpha, exact_ranks=t.exact, nonconformity=t.score, diffusion=t.diffusion)
+            return jury, jury.verdict(
+                alpha=t.alpha, exact_ranks=t.exact, nonconformity=t.score, diffusion=t.diffusion, advice=None
+            )
     except JuryError as refusal:
         return refusal
 
@@ -165,7 +167,7 @@ def test_nodes_that_look_alike_tie(dtype: torch.dtype, score: str):
     data = twins(N, dtype)
     torch.manual_seed(0)
     model = GCN(5, 8, 3).to(dtype)
-    verdict = Jury(model, data, nodes, weight_decay=0.01).fit().verdict(nonconformity=score, diffusion=0)
+    verdict = Jury(model, data, nodes, weight_decay=0.01).fit().verdict(nonconformity=score, diffusion=0, advice=None)
     slow = SlowJury(model, data, nodes, 0.01, "newton")
     expected = slow.counts(0, score, slack=1e-9 if dtype == torch.float64 else 2e-6)
     twin = data.twin[nodes]
@@ -260,13 +262,13 @@ def refusal_of(call: Callable[[], object]) -> str:
 def test_graphs_that_are_refused(name: str, value: object):
     data = small()
     data[name] = value
-    refusal_of(lambda: Jury(GCN(3, 4, 3), data, [0, 1, 2]).fit().verdict())
+    refusal_of(lambda: Jury(GCN(3, 4, 3), data, [0, 1, 2]).fit().verdict(advice=None))
 
 
 @pytest.mark.parametrize(("name", "value"), cases(JURY))
 def test_juries_that_are_refused(name: str, value: object):
     given = {"model": GCN(3, 4, 3), "data": small(), "train_nodes": [0, 1, 2], name: value}
-    words = refusal_of(lambda: Jury(**given).fit().verdict())
+    words = refusal_of(lambda: Jury(**given).fit().verdict(advice=None))
     if isinstance(value, int | float) and name not in ("train_nodes", "forward"):
         assert repr(value) in words
 
@@ -283,12 +285,12 @@ def test_parts_that_are_refused(part: type):
 @pytest.mark.parametrize(("name", "value"), cases(VERDICT))
 def test_questions_that_are_refused(name: str, value: object):
     jury = Jury(GCN(3, 4, 3), small(), [0, 1, 2]).fit()
-    refusal_of(lambda: jury.verdict(**{name: value}))
+    refusal_of(lambda: jury.verdict(**{name: value}, advice=None))
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, nan, inf, "small", None, True])
 def test_set_levels_that_are_refused(alpha: object):
-    verdict = Jury(GCN(3, 4, 3), small(), [0, 1, 2]).fit().verdict()
+    verdict = Jury(GCN(3, 4, 3), small(), [0, 1, 2]).fit().verdict(advice=None)
     assert "alpha" in refusal_of(lambda: verdict.label_sets(alpha))
     assert "alpha" in refusal_of(lambda: verdict.to_frame(alpha))
 
@@ -313,7 +315,7 @@ def test_unusual_types_are_understood(change: Callable[[Data], None]):
     usual.x = data.x.float()
     torch.manual_seed(0)
     model = GCN(3, 4, 3)
-    given, expected = (Jury(model, d, [0, 1, 2, 3]).fit().verdict(diffusion=0) for d in (data, usual))
+    given, expected = (Jury(model, d, [0, 1, 2, 3]).fit().verdict(diffusion=0, advice=None) for d in (data, usual))
     if "edge_weight" not in data:
         assert torch.equal(given.p_values, expected.p_values)
     assert torch.isfinite(given.lower).all()

@@ -97,7 +97,7 @@ def test_a_gcn_with_something_added_is_judged_with_it(change: str):
     plain = says(model, data)
     CHANGES[change](model)
     assert not torch.allclose(says(model, data), plain, atol=1e-3), "the change must matter"
-    verdict = Jury(model, data, torch.arange(8)).fit().verdict()
+    verdict = Jury(model, data, torch.arange(8)).fit().verdict(advice=None)
     assert torch.allclose(verdict.outputs, says(model, data), atol=1e-9)
 
 
@@ -112,7 +112,9 @@ def test_a_forward_that_uses_another_model_is_refused():
 def test_a_subclass_is_judged_as_itself():
     data = made(dtype=torch.float64)
     model = Subclass(F, 4, 3).double().eval()
-    assert torch.allclose(Jury(model, data, torch.arange(8)).fit().verdict().outputs, says(model, data), atol=1e-9)
+    assert torch.allclose(
+        Jury(model, data, torch.arange(8)).fit().verdict(advice=None).outputs, says(model, data), atol=1e-9
+    )
 
 
 def test_a_global_hook_is_seen():
@@ -123,7 +125,9 @@ def test_a_global_hook_is_seen():
     )
     try:
         expected = says(model, data)
-        assert torch.allclose(Jury(model, data, torch.arange(8)).fit().verdict().outputs, expected, atol=1e-9)
+        assert torch.allclose(
+            Jury(model, data, torch.arange(8)).fit().verdict(advice=None).outputs, expected, atol=1e-9
+        )
     finally:
         handle.remove()
 
@@ -159,7 +163,7 @@ def test_weights_of_layers_that_are_computed_from_others(how: str):
         prune.l1_unstructured(model.second, "weight", amount=0.5)
     else:
         parametrizations.weight_norm(model.second)
-    verdict = Jury(model, data, torch.arange(8)).fit().verdict()
+    verdict = Jury(model, data, torch.arange(8)).fit().verdict(advice=None)
     assert torch.allclose(verdict.outputs, says(model, data), atol=1e-9)
 
 
@@ -223,10 +227,10 @@ def test_a_self_loop_of_weight_zero(diffusion: int | str):
     torch.manual_seed(0)
     model = GCN(F, 8, 3).double().eval()
     jury = Jury(model, data, torch.arange(8)).fit()
-    everyone = jury.verdict(diffusion=diffusion)
+    everyone = jury.verdict(diffusion=diffusion, advice=None)
     assert torch.allclose(everyone.outputs, says(model, data), atol=1e-9)
     for node in (4, 25, 39):
-        alone = jury.verdict([node], diffusion=everyone.diffusion)
+        alone = jury.verdict([node], diffusion=everyone.diffusion, advice=None)
         assert torch.allclose(alone.outputs[0], everyone.outputs[node])
         assert alone.label_counts is not None
         assert everyone.label_counts is not None

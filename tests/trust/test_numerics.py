@@ -83,7 +83,7 @@ def test_no_weight_decay_is_refused_where_they_do_not(solver: str):
     with pytest.raises(SolverError, match=r"damping|weight decay"):
         Jury(model, data, NODES[:5], weight_decay=0.0, leave_out=LeaveOut(solver=solver)).fit()
     damped = Jury(model, data, NODES[:5], weight_decay=0.0, leave_out=LeaveOut(damping=1e-3)).fit()
-    assert torch.isfinite(damped.verdict().width).all()
+    assert torch.isfinite(damped.verdict(advice=None).width).all()
     assert damped.health().damping == 1e-3
 
 
@@ -96,7 +96,7 @@ def test_an_impossible_label_without_weight_decay_is_refused():
     for solver in ("cg", "direct", "auto"):
         with pytest.raises(SolverError, match=r"probability 0|singular"):
             Jury(model, data, torch.arange(12), weight_decay=0.0, leave_out=LeaveOut("influence", solver=solver)).fit()
-    assert torch.isfinite(Jury(model, data, torch.arange(12), weight_decay=0.01).fit().verdict().width).all()
+    assert torch.isfinite(Jury(model, data, torch.arange(12), weight_decay=0.01).fit().verdict(advice=None).width).all()
 
 
 # --- a saturated softmax -----------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_saturated_models_are_judged_right(dtype: torch.dtype, leave_out: str):
     assert bool((pi.gather(1, data.y[:24, None]).float() == 0).any())  # some labels are impossible
     scale = slow.steps.norm(dim=1)
     assert float((jury.jurors.steps - slow.steps).norm(dim=1).max() / scale.max()) < 1e-4
-    verdict = jury.verdict(diffusion=0)
+    verdict = jury.verdict(diffusion=0, advice=None)
     assert torch.isfinite(verdict.loo_errors).all()
     health = jury.health()
     assert health.saturated > 0
@@ -228,9 +228,9 @@ def test_float32_and_float64_agree():
     single = Jury(model, data, nodes, weight_decay=5e-3).fit()
     double = Jury(copy.deepcopy(model).double(), data, nodes, weight_decay=5e-3).fit()
     assert (single.health().precision, double.health().precision) == ("float32", "float64")
-    assert single.verdict().outputs.dtype == torch.float32
+    assert single.verdict(advice=None).outputs.dtype == torch.float32
     np.testing.assert_allclose(single.leave_one_out_predictions(), double.leave_one_out_predictions(), atol=1e-5)
-    ours, theirs = single.verdict(diffusion=0), double.verdict(diffusion=0)
+    ours, theirs = single.verdict(diffusion=0, advice=None), double.verdict(diffusion=0, advice=None)
     assert float((ours.p_values - theirs.p_values).abs().max()) <= 1 / 36
     assert float((ours.p_values != theirs.p_values).double().mean()) < 0.02
 
@@ -242,7 +242,7 @@ def test_half_precision_votes_in_float32(kind: torch.dtype):
     jury = Jury(model, data, NODES, weight_decay=5e-3).fit()
     reference = Jury(copy.deepcopy(model).float(), data, NODES, weight_decay=5e-3).fit()
     assert jury.health().precision == "float32"
-    assert torch.equal(jury.verdict().p_values, reference.verdict().p_values)
+    assert torch.equal(jury.verdict(advice=None).p_values, reference.verdict(advice=None).p_values)
 
 
 def test_parameters_of_mixed_precision():
@@ -252,7 +252,7 @@ def test_parameters_of_mixed_precision():
     reference = Jury(copy.deepcopy(model).double(), data, NODES, weight_decay=5e-3).fit()
     model.weights[1].data = model.weights[1].data.double()
     mixed = Jury(model, data, NODES, weight_decay=5e-3).fit()
-    assert torch.equal(mixed.verdict().p_values, reference.verdict().p_values)
+    assert torch.equal(mixed.verdict(advice=None).p_values, reference.verdict(advice=None).p_values)
 
 
 @pytest.mark.parametrize("what", ["model", "layer", "graph"])
@@ -276,7 +276,7 @@ def test_votes_beyond_float32_are_refused():
     torch.manual_seed(0)
     model = GCN(6, 4, 2)
     with pytest.raises((ModelError, SolverError), match="weight decay"):
-        Jury(model, data, NODES, weight_decay=1e-4).fit().verdict()
+        Jury(model, data, NODES, weight_decay=1e-4).fit().verdict(advice=None)
 
 
 # --- frozen, dropped out, not converged -----------------------------------------------------------------------
@@ -338,10 +338,10 @@ def test_dropout_is_reported_whatever_the_mode():
     """A model left in training mode is judged in eval mode, and its dropout is named."""
     data = blocks()
     model = fitted(data, NODES, dropout=0.5)
-    quiet = Jury(model, data, NODES, weight_decay=5e-3).fit().verdict()
+    quiet = Jury(model, data, NODES, weight_decay=5e-3).fit().verdict(advice=None)
     model.train()
     jury = Jury(model, data, NODES, weight_decay=5e-3).fit()
-    assert torch.equal(jury.verdict().p_values, quiet.p_values)
+    assert torch.equal(jury.verdict(advice=None).p_values, quiet.p_values)
     assert model.training
     assert jury.health().dropout == 0.5
     assert jury.dropout_masks == 8

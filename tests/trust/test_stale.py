@@ -118,7 +118,7 @@ def test_everything_that_uses_the_graph_looks_at_it():
         lambda: jury.influence_on(3),
         lambda: jury.fidelity(2),
         lambda: jury.influences,
-        lambda: jury.ridge_panel,
+        lambda: jury.panel,
         lambda: jury.save("nowhere"),
     ]
     for call in calls:

@@ -89,7 +89,7 @@ SURROUNDINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 def everything(model: nn.Module, data: Data, mode: str) -> tuple[Verdict, list[torch.Tensor]]:
     """A verdict, and whatever else a jury says in numbers."""
     jury = Jury(model, data, NODES, weight_decay=1e-2, votes=mode).fit()
-    verdict = jury.verdict(with_panel=True)
+    verdict = jury.verdict()
     health, driven = jury.health(), jury.influence_on(9)
     return verdict, [
         jury.leave_one_out_predictions([9, 2]),
@@ -103,7 +103,7 @@ def everything(model: nn.Module, data: Data, mode: str) -> tuple[Verdict, list[t
 def assert_same(ours: Verdict, theirs: Verdict) -> None:
     for name in ("p_values", "nodes", "num_jurors", "confidence"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
-    for name in ("outputs", "lower", "upper", "loo_errors", "loo_variance", "neighbour_doubt", "panel_doubt"):
+    for name in ("outputs", "lower", "upper", "loo_errors", "loo_variance", "neighbour_doubt", "jury_outputs"):
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-5, atol=1e-6)
         assert not getattr(ours, name).is_inference(), name
 
@@ -141,7 +141,7 @@ def test_what_was_made_under_inference_mode_is_judged(name: str):
     with torch.inference_mode():
         model, data, nodes = built(name), small(), torch.tensor(NODES)
     assert data.x.is_inference()
-    verdict = Jury(model, data, nodes, weight_decay=1e-2).fit().verdict(with_panel=True)
+    verdict = Jury(model, data, nodes, weight_decay=1e-2).fit().verdict()
     assert_same(verdict, plain)
 
 
@@ -187,11 +187,11 @@ def test_several_threads_ask_at_once(kind: str, mode: str, dtype: torch.dtype):
     data.x = data.x.to(dtype)
     settings = {"weight_decay": 1e-2, "votes": mode, "run": Run(memory="1KB")}
     shared = Jury(model, data, NODES, **settings).fit()
-    plain = shared.verdict(with_panel=True)
+    plain = shared.verdict()
 
     def ask(turn: int) -> Verdict:
         jury = shared if turn % 2 else Jury(model, data, NODES, **settings).fit()
-        return jury.verdict(with_panel=True)
+        return jury.verdict()
 
     with ThreadPoolExecutor(6) as threads:
         for verdict in threads.map(ask, range(18)):

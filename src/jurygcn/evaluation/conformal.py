@@ -11,23 +11,15 @@ from torch import Tensor
 from jurygcn.conformal.intervals import check_alpha, exact_rank
 from jurygcn.conformal.scores import aps_scores, lac_scores, with_ties
 from jurygcn.errors import DataError, SettingError
+from jurygcn.evaluation.graph_scores import (
+    MIXINGS,
+    diffuse_scores,
+    navigated_scores,
+    penalised_scores,
+    similar_nodes,
+)
 
-SCORES = ("lac", "aps", "daps")
-
-
-def diffuse_scores(scores: Tensor, edge_index: Tensor, *, mixing: float = 0.5) -> Tensor:
-    r"""DAPS: scores mixed with their mean over neighbours; a node without neighbours keeps its own scores.
-
-    .. math:: s'(u, y) = (1 - \lambda) s(u, y) + \frac{\lambda}{|N_u|} \sum_{v \in N_u} s(v, y)
-
-    Shapes: scores (N, C), edge_index (2, E) in both directions -> (N, C).
-    """
-    if not 0.0 <= mixing <= 1.0:
-        raise SettingError(f"expected mixing between 0 and 1, got {mixing}; change it")
-    source, target = edge_index
-    degree = torch.zeros(len(scores), dtype=scores.dtype).index_add_(0, target, torch.ones_like(scores[source, 0]))
-    around = torch.zeros_like(scores).index_add_(0, target, scores[source]) / degree.clamp_min(1)[:, None]
-    return torch.where(degree[:, None] > 0, (1 - mixing) * scores + mixing * around, scores)
+SCORES = ("lac", "aps", "raps", "daps", "snaps")
 
 
 def conformal_threshold(calibration: Tensor, *, alpha: float) -> Tensor:
@@ -53,27 +45,67 @@ def split_conformal(
     alpha: float = 0.1,
     score: str = "lac",
     edge_index: Tensor | None = None,
+    features: Tensor | None = None,
     mixing: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""Label sets :math:`\{y : s(u, y) \le \hat q\}` of all nodes, calibrated on the nodes ``calibration``.
 
-    With a ``generator``, "aps" and "daps" draw the random part of their scores once per node. Scores and ties are those
-    of the jury's own label sets, :mod:`jurygcn.conformal.scores`.
+    With a ``generator``, all scores but "lac" draw the random part of their scores once per node. "daps" and "snaps"
+    need ``edge_index``, "snaps" also ``features``. Scores and ties are those of the jury's own label sets,
+    :mod:`jurygcn.conformal.scores`.
 
     Shapes: probabilities (N, C), truth (N,), calibration (m,) -> (N, C) bool.
     """
     if score not in SCORES:
         raise SettingError(f"expected score to be one of {', '.join(SCORES)}, got {score!r}; choose one")
-    if score == "lac":
-        scores = lac_scores(probabilities)
-    else:
-        size = len(probabilities)
-        draws = None if generator is None else torch.rand(size, generator=generator, dtype=probabilities.dtype)
-        scores = aps_scores(probabilities, draws)
-    if score == "daps":
+    scores = lac_scores(probabilities) if score == "lac" else _drawn(probabilities, generator)
+    if score == "raps":
+        scores = penalised_scores(scores, probabilities)
+    if score in ("daps", "snaps"):
         if edge_index is None:
-            raise SettingError("expected edge_index for score='daps', got none; pass the graph's edges")
-        scores = diffuse_scores(scores, edge_index, mixing=mixing)
+            raise SettingError(f"expected edge_index for score={score!r}, got none; pass the graph's edges")
+        if score == "daps":
+            scores = diffuse_scores(scores, edge_index, mixing=mixing)
+        elif features is None:
+            raise SettingError("expected features for score='snaps', got none; pass the graph's features")
+        else:
+            scores = navigated_scores(scores, edge_index, similar_nodes(features))
     threshold = conformal_threshold(scores[calibration, truth[calibration]], alpha=alpha)
     return scores <= with_ties(threshold, score)
+
+
+def _drawn(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
+    """APS scores, with a random part if there is a generator."""
+    size = len(probabilities)
+    draws = None if generator is None else torch.rand(size, generator=generator, dtype=probabilities.dtype)
+    return aps_scores(probabilities, draws)
+
+
+def tuned_diffusion(
+    probabilities: Tensor,
+    truth: Tensor,
+    tuning: Tensor,
+    calibration: Tensor,
+    *,
+    alpha: float = 0.1,
+    edge_index: Tensor,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """DAPS sets with the mixing, of 0, 0.05, ..., 0.95, that makes the sets of the nodes ``tuning`` smallest.
+
+    The sets of the tuning nodes have thresholds from the same nodes, as the authors' have; labels of ``calibration``
+    then set the threshold of the sets that are returned.
+
+    Shapes: probabilities (N, C), truth (N,), tuning (t,), calibration (m,) -> (N, C) bool.
+    """
+    scores = _drawn(probabilities, generator)
+    best, smallest = scores, torch.inf
+    for mixing in MIXINGS:
+        mixed = diffuse_scores(scores, edge_index, mixing=mixing)
+        threshold = conformal_threshold(mixed[tuning, truth[tuning]], alpha=alpha)
+        size = float((mixed[tuning] <= with_ties(threshold, "daps")).sum())
+        if size < smallest:
+            best, smallest = mixed, size
+    threshold = conformal_threshold(best[calibration, truth[calibration]], alpha=alpha)
+    return best <= with_ties(threshold, "daps")

@@ -36,7 +36,7 @@ from jurygcn.evaluation import (
     singleton_accuracy,
     split_conformal,
 )
-from jurygcn.evaluation.conformal import SCORES
+from jurygcn.evaluation.conformal import SCORES, tuned_diffusion
 from jurygcn.experiments.cells import Cell, Cells, Row
 from jurygcn.io.fingerprints import fingerprint
 from jurygcn.jury import Jury
@@ -123,7 +123,7 @@ class Setting:
         """Everything that determines the cell's numbers."""
         method = cell["method"]
         settings = CONTESTANTS[method].make(self.preset) if method in CONTESTANTS else PLAIN
-        version = 2 if method == JURY else 1  # increased by hand when more is measured
+        version = {JURY: 3, CONFORMAL: 2}.get(method, 1)  # increased by hand when more is measured
         level = self.alpha if method in (JURY, CONFORMAL) else ""
         return f"{version} {self.labels} {level} {settings!r} {self.fingerprint}"
 
@@ -183,13 +183,19 @@ def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
     train_on, calibration = shuffled[: len(shuffled) // 2], shuffled[len(shuffled) // 2 :]
     model, _ = PLAIN.train(trial.data, train_on, seed=seed)
     pi = torch.softmax(logits_of(model, trial.data), dim=1)
+    test, y = trial.split.test, trial.data.y
     given = {"alpha": alpha, "edge_index": trial.data.edge_index, "generator": generator}
-    return {
+    found = {
         f"split conformal, {score.upper()}": about_sets(
-            split_conformal(pi, trial.data.y, calibration, score=score, **given)[trial.split.test], trial
+            split_conformal(pi, y, calibration, score=score, features=trial.data.x, **given)[test], trial
         )
         for score in SCORES
     }
+    tuning, rest = calibration.chunk(2)  # the labels that tune DAPS are among the given ones
+    if len(rest):
+        tuned = tuned_diffusion(pi, y, tuning, rest, **given)
+        found["split conformal, DAPS tuned"] = about_sets(tuned[test], trial)
+    return found
 
 
 def about_sets(sets: Tensor, trial: Trial) -> Row:

@@ -5,26 +5,24 @@ scaled to nearly equal lengths. The similarity of two nodes is the product of th
 learner that uses these similarities has exact leave-one-out predictions.
 
 With P the mean over closed neighbourhoods and X the features (or the identity), the rows are those of :math:`S P^k X`.
-Only products with P and X of as many columns as there are labelled nodes are formed, never the N x F rows.
+Only products with P and X of as many columns as there are labelled nodes are formed, never the N x F rows. All is in
+float64, because rows of many averages differ little.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
 from jurygcn.graph.propagation import Propagation, graph_cache
-
-Array = NDArray[np.float64]
+from jurygcn.graph.sparse import SparseMatrix
 
 HOPS = (0, 1, 2, 4, 8, 16)  # of averaged features
 STEPS = (1, 2, 4, 8)  # of random walks
@@ -41,8 +39,8 @@ class View:
     """
 
     hops: int
-    scale: Array = field(repr=False)
-    centre: Array | None = field(repr=False, default=None)
+    scale: Tensor = field(repr=False)
+    centre: Tensor | None = field(repr=False, default=None)
 
     @property
     def of_features(self) -> bool:
@@ -65,11 +63,11 @@ class Similarities:
 
     def __init__(self, propagation: Propagation, x: Tensor) -> None:
         average = propagation.averaging
-        degree = np.diff(average.indptr)
-        means = np.repeat(1.0 / degree, degree)  # in float64: rows of many averages differ little
-        self._average = sp.csr_matrix((means, average.indices, average.indptr), shape=average.shape)
+        self._degree = np.diff(average.indptr)
+        means = np.repeat(1.0 / self._degree, self._degree)
+        self._average = _matrix(sp.csr_matrix((means, average.indices, average.indptr), shape=average.shape))
         self._features = _unit_rows(x if propagation.features is None else propagation.features)
-        self.num_nodes = self._average.shape[0]
+        self.num_nodes = len(self._degree)
 
     @staticmethod
     def of(data: Data) -> Similarities:
@@ -81,60 +79,66 @@ class Similarities:
         return found
 
     @cached_property
-    def _back(self) -> sp.csr_matrix:
-        return self._average.T.tocsr()
-
-    @cached_property
     def views(self) -> tuple[View, ...]:
         """All views that distinguish nodes."""
         return (*self._feature_views(), *self._walk_views())
 
     def _feature_views(self) -> list[View]:
-        rows, made = _few_directions(self._features), []
+        rows, made = self._few_directions(), []
         for hops in range(max(HOPS) + 1):
             rows = self._average @ rows if hops else rows
             if hops not in HOPS:
                 continue
-            length = np.linalg.norm(rows, axis=1)
-            scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > CONSTANT)
+            length = rows.norm(dim=1)
+            scale = torch.where(length > CONSTANT, 1.0 / length, 0.0)
             scaled = scale[:, None] * rows
-            spread = np.sqrt(np.square(scaled - scaled.mean(axis=0)).sum(axis=1).mean())
+            spread = float((scaled - scaled.mean(dim=0)).square().sum(dim=1).mean().sqrt())
             if spread > CONSTANT:
                 scale /= spread
                 means = scale[:, None] / self.num_nodes
                 for _ in range(hops):
-                    means = self._back @ means
-                made.append(View(hops, scale, np.asarray(self._features.T @ means).ravel()))
+                    means = self._average.T @ means
+                made.append(View(hops, scale, (self._features.T @ means).squeeze(1)))
         return made
 
+    def _few_directions(self) -> Tensor:
+        """The features, or where there are many their projections on a few random directions, (N, at most 64)."""
+        width = self._features.shape[1]
+        if width <= DIRECTIONS:
+            return self._features @ torch.eye(width, dtype=torch.float64)
+        signs = torch.randint(0, 2, (width, DIRECTIONS), generator=torch.Generator().manual_seed(0))
+        directions: Tensor = (2.0 * signs.double() - 1.0) / DIRECTIONS**0.5
+        return self._features @ directions
+
     def _walk_views(self) -> list[View]:
+        if self._degree.max(initial=0) <= 1:  # without edges nothing is similar
+            return []
         # After one step a row has 1 / degree at every neighbour, so its squared length is 1 / degree. After more steps
         # the mean of these over where the walk is bounds the squared length from above, by Jensen's inequality.
-        square, made = 1.0 / np.diff(self._average.indptr), []
+        square, made = torch.from_numpy(1.0 / self._degree)[:, None], []
         for hops in range(1, max(STEPS) + 1):
             square = self._average @ square if hops > 1 else square
-            if hops in STEPS and self._average.nnz > self.num_nodes:  # without edges nothing is similar
-                made.append(View(hops, 1.0 / np.sqrt(square)))
+            if hops in STEPS:
+                made.append(View(hops, square.squeeze(1).rsqrt()))
         return made
 
     def at(self, nodes: Tensor) -> Located:
         """The rows of some nodes, for products with those of all nodes."""
-        picked = nodes.cpu().numpy()
-        ends = np.zeros((self.num_nodes, len(picked)))
-        ends[picked, np.arange(len(picked))] = 1.0
-        walks = {view.hops for view in self.views}
-        rows: dict[View, Array] = {}
-        for hops in range(max(walks, default=0) + 1):
-            ends = self._back @ ends if hops else ends
+        picked, count = nodes.cpu(), len(nodes)
+        ends = torch.zeros(self.num_nodes, count, dtype=torch.float64)
+        ends[picked, torch.arange(count)] = 1.0
+        rows: dict[View, Tensor] = {}
+        for hops in range(max((view.hops for view in self.views), default=0) + 1):
+            ends = self._average.T @ ends if hops else ends
             for view in (view for view in self.views if view.hops == hops):
-                averaged = np.asarray(self._features.T @ ends) if view.of_features else ends
+                averaged = self._features.T @ ends if view.of_features else ends
                 scaled = averaged * view.scale[picked]
                 rows[view] = scaled if view.centre is None else scaled - view.centre[:, None]
         return Located(self, rows)
 
-    def product(self, view: View, rows: Array) -> Array:
+    def product(self, view: View, rows: Tensor) -> Tensor:
         """Products of all nodes' rows with these rows, (F, n) or (N, n) -> (N, n)."""
-        values = np.asarray(self._features @ rows) if view.of_features else rows
+        values = self._features @ rows if view.of_features else rows
         for _ in range(view.hops):
             values = self._average @ values
         values = view.scale[:, None] * values
@@ -146,34 +150,26 @@ class Located:
     """The rows of n nodes in every view, as columns: (F, n) for features, (N, n) for walks."""
 
     everywhere: Similarities
-    rows: dict[View, Array]
+    rows: dict[View, Tensor]
 
     def gram(self, view: View) -> Tensor:
         """Similarities among the nodes, (n, n)."""
-        rows = self.rows[view]
-        return torch.from_numpy(rows.T @ rows)
+        return self.rows[view].T @ self.rows[view]
 
     def columns(self, view: View) -> Tensor:
         """Similarities of all nodes with these, (N, n)."""
-        return torch.from_numpy(self.everywhere.product(view, self.rows[view]))
+        return self.everywhere.product(view, self.rows[view])
 
 
-def _unit_rows(x: Any) -> Any:
+def _matrix(matrix: sp.csr_matrix) -> SparseMatrix:
+    return SparseMatrix(matrix, dtype=torch.float64, device=torch.device("cpu"))
+
+
+def _unit_rows(x: Tensor | sp.csr_matrix) -> Tensor | SparseMatrix:
     """Features with rows of length 1, sparse or dense; rows of zeros stay zero."""
-    if sp.issparse(x):
-        rows = x.astype(np.float64)
-        length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-        scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
-        return sp.csr_matrix(sp.diags(scale) @ rows)
-    return np.asarray(functional.normalize(x.double(), dim=1).numpy())
-
-
-def _few_directions(features: Any) -> Array:
-    """The features, or where there are many their projections on a few random directions, (N, at most 64)."""
-    width = features.shape[1]
-    if width <= DIRECTIONS:
-        few: Array = features.toarray() if sp.issparse(features) else features
-        return few
-    signs = np.random.default_rng(0).integers(0, 2, size=(width, DIRECTIONS)) * 2.0 - 1.0
-    projected: Array = np.asarray(features @ signs) / np.sqrt(DIRECTIONS)
-    return projected
+    if isinstance(x, Tensor):
+        return functional.normalize(x.double(), dim=1)
+    rows = x.astype(np.float64)
+    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
+    return _matrix(sp.csr_matrix(sp.diags(scale) @ rows))

@@ -52,7 +52,7 @@ class Influence(Design):
     def weights(self, scene: Scene) -> Array:
         """As the class says."""
         share = self.share(scene)
-        return (1.0 - share) + share * scene.jury(leave_out="influence").verdict().ambiguity.numpy()
+        return (1.0 - share) + share * scene.jury(leave_out="influence").verdict(advice=None).ambiguity.numpy()
 
 
 class Variance(Design):

@@ -147,7 +147,7 @@ def measure(name: str, graph_name: str, jurors: int) -> dict[str, object]:
         row[f"{kind}_correlation"] = fidelity.correlation
         row[f"{kind}_error"], row["retrained_error"] = fidelity.loo_error
     row["gradient"] = jury.health().gradient
-    row["accuracy"] = float((jury.verdict(test).predicted_class == data.y[test]).double().mean())
+    row["accuracy"] = float((jury.verdict(test, advice=None).predicted_class == data.y[test]).double().mean())
     return row
 
 

@@ -64,7 +64,7 @@ def hearing(data: Data, verdicts: int, every: int) -> Iterator[int]:
         if number % 10 == 9:
             data = copy(data)
             data.edge_index = data.edge_index.clone()
-        Jury(model, data, nodes, weight_decay=PLAIN.weight_decay).fit().verdict()
+        Jury(model, data, nodes, weight_decay=PLAIN.weight_decay).fit().verdict(advice=None)
         if (number + 1) % every == 0:
             yield number + 1
 

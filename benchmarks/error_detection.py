@@ -1,7 +1,8 @@
 """Which score catches wrong predictions? AUROC on the test nodes, 60 random labels.
 
-The paper's width is here as it is: a weak score. The default score is the jury's ambiguity with the diffusion the
-jurors choose. The ridge panel's form was chosen on other splits of these graphs: see how_it_works.md, Verdict.
+The scores of the model's own jurors, without advice; advice.py measures the stacked jury. The paper's width is here as
+it is: a weak score. "Default" is the jury's ambiguity with the diffusion the jurors choose. The ridge panel, where it
+is in the table, is a former score, which advice replaces.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from harness import options, save, table
 from jurygcn.evaluation import accuracy, error_auroc
 from protocol import CITATION, spread, trial
 
-ABOUT = ("dataset", "seed", "diffusion", "accuracy", "opinion_accuracy")
+ABOUT = ("dataset", "seed", "diffusion", "accuracy")
 
 
 def scores(name: str, seed: int) -> dict[str, object]:
     t = trial(name, seed=seed)
     test = t.split.test
     jury = t.jury("newton")
-    default, raw, twice = (jury.verdict(test, diffusion=k, with_panel=k == "auto") for k in ("auto", 0, 2))
+    default, raw, twice = (jury.verdict(test, diffusion=k, advice=None) for k in ("auto", 0, 2))
     pi = default.outputs
     wrong = default.predicted_class != t.data.y[test]
     everything = {
@@ -28,20 +29,19 @@ def scores(name: str, seed: int) -> dict[str, object]:
         "entropy": -(pi * pi.clamp_min(1e-12).log()).sum(dim=1),
         "ambiguity, no diffusion": raw.ambiguity,
         "ambiguity, diffusion 2": twice.ambiguity,
-        "ridge panel": default.panel_doubt,
+        "stacked jury": jury.verdict(test).doubt,
         "neighbour doubt": default.neighbour_doubt,
         "paper's width": raw.width,
-        "paper's width, influence jurors": t.jury("influence").verdict(test, diffusion=0).width,
+        "paper's width, influence jurors": t.jury("influence").verdict(test, diffusion=0, advice=None).width,
         "variance over jurors": raw.loo_variance,
         "label flips": raw.label_flips,
     }
-    opinion, truth = jury.ridge_panel.shares[test].argmax(dim=1), t.data.y[test]
+    truth = t.data.y[test]
     return {
         "dataset": name,
         "seed": seed,
         "diffusion": default.diffusion,
         "accuracy": accuracy(default.predicted_class, truth),
-        "opinion_accuracy": accuracy(opinion, truth),
         **{key: error_auroc(value, wrong) for key, value in everything.items()},
     }
 

@@ -4,9 +4,9 @@ What `jurygcn evaluate` measures, on the three citation graphs. Every score is t
 model. Jury, max-probability, entropy, temperature scaling and energy judge the same GCN (the paper's, without dropout);
 MC dropout, the ensemble, Laplace, GPN and S-GNN have models of their own, with other errors. Temperature scaling and
 GPN also use the labels of 500 validation nodes. Split conformal has the same 60 labels, a random half of them for
-calibration. Left out are 3, 2 and 1 of the classes. The ridge panel's form was chosen from some eighty candidates by
-their AUROC on other splits (seeds 1000 to 1007) of these graphs, on nodes outside those splits' tests; many of them are
-test nodes here, so its numbers lean to the hopeful side. No other method was chosen that way. Interrupted runs go on
+calibration. Left out are 3, 2 and 1 of the classes. The numbers are from before jurors took advice: "panel doubt" is a
+former score, which advice replaces, and whose form was chosen on other splits of these graphs, so its numbers lean to
+the hopeful side; advice.py measures the stacked jury. Interrupted runs go on
 where they stopped; --finished publishes what is there.
 """
 

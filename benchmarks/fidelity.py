@@ -22,7 +22,7 @@ def compare(name: str, epochs: int, seed: int) -> dict[str, object]:
     for kind in ("retrain", "influence", "newton"):
         jury = t.jury(kind)
         own[kind] = jury.leave_one_out_predictions(t.labels)[index, index, t.data.y[t.labels]]
-        row[f"{kind}_error"] = float(jury.verdict(t.labels, diffusion=0).loo_errors.mean())
+        row[f"{kind}_error"] = float(jury.verdict(t.labels, diffusion=0, advice=None).loo_errors.mean())
     for kind in ("influence", "newton"):
         row[f"{kind}_correlation"] = correlate(own[kind], own["retrain"])
     return row

@@ -55,7 +55,7 @@ def measure(name: str, seed: int, kinds: tuple[str, ...]) -> list[dict[str, Any]
     for kind in kinds:
         jury = t.jury(kind)
         for diffusion in ("auto", 0):
-            verdict = jury.verdict(t.split.test, diffusion=diffusion)
+            verdict = jury.verdict(t.split.test, diffusion=diffusion, advice=None)
             label = kind if diffusion == "auto" else f"{kind}, no diffusion"
             for alpha in ALPHAS:
                 right = accuracy(verdict.predicted_class, truth)

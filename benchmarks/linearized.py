@@ -35,7 +35,7 @@ def measure(name: str, labels: int) -> list[dict[str, Any]]:
     split = paper_split(data, seed=0)
     nodes, test = random_labels(split.pool, labels, seed=0), split.test
     model, _ = fit_gcn(data, nodes, PLAIN, seed=0)
-    exact = Jury(model, data, nodes, weight_decay=DECAY, votes="exact").fit().verdict(test, diffusion=0)
+    exact = Jury(model, data, nodes, weight_decay=DECAY, votes="exact").fit().verdict(test, diffusion=0, advice=None)
     jury = Jury(model, data, nodes, weight_decay=DECAY, votes=Votes("linearized", rank=max(RANKS))).fit()
     whole, rows = jury.jurors, []
     assert isinstance(whole, CompressedJurors)
@@ -45,7 +45,7 @@ def measure(name: str, labels: int) -> list[dict[str, Any]]:
         held = float(kept.double().square().sum()) / energy
         part = (kept, whole.directions[:rank]) if rank else (0 * whole.coefficients[:, :1], whole.directions[:1])
         jury._jurors = replace(whole, coefficients=part[0], directions=part[1], discarded=1 - held)
-        linear = jury.verdict(test)
+        linear = jury.verdict(test, advice=None)
         change = (linear.p_values - exact.p_values).abs()
         rows.append(
             {

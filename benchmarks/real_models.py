@@ -144,7 +144,7 @@ def measure(graph: str, name: str, split: int, *, retrain: bool) -> dict[str, An
     start = time.perf_counter()
     jury = Jury(model, data, nodes, weight_decay=optimizer).fit()
     fitted = time.perf_counter() - start
-    verdict = jury.verdict(alpha=ALPHA)
+    verdict = jury.verdict(alpha=ALPHA, advice=None)
     seconds = time.perf_counter() - start
     right = (verdict.predicted_class == data.y)[test]
     row = {
@@ -196,7 +196,12 @@ def against_retraining(
         found[f"{kind}_mean"] = float(agreement["estimated"].mean())
         found[f"{kind}_correlation"] = float(np.corrcoef(agreement["estimated"], agreement["retrained"])[0, 1])
         found["retrained_mean"] = float(agreement["retrained"].mean())
-        found.update({f"{kind}_{key}": value for key, value in coverage(jury.verdict(alpha=ALPHA), data, test).items()})
+        found.update(
+            {
+                f"{kind}_{key}": value
+                for key, value in coverage(jury.verdict(alpha=ALPHA, advice=None), data, test).items()
+            }
+        )
         if jury.correction is not None:
             found["step_length"] = jury.correction.length
     return found

@@ -54,7 +54,7 @@ def fit(data: Data, nodes: Tensor, seed: int) -> Jury:
         model = GCN(data.num_features, 16, 1)
         train(model, data, nodes, loss="mse", epochs=EPOCHS, lr=LR, weight_decay=decay, seed=seed)
         jury = Jury(model, data, nodes, loss="mse", weight_decay=decay).fit()
-        juries.append((float((jury.verdict(nodes).loo_errors ** 2).mean()), decay, jury))
+        juries.append((float((jury.verdict(nodes, advice=None).loo_errors ** 2).mean()), decay, jury))
     return min(juries, key=lambda found: found[:2])[2]
 
 
@@ -74,11 +74,11 @@ def measure(name: str, data: Data, usable: Tensor, seed: int) -> list[dict[str, 
 
     jury = fit(data, labels, seed)
     for interval in ("jackknife+", "jackknife", "minmax"):
-        verdict = jury.verdict(test, alpha=ALPHA, interval=interval)
+        verdict = jury.verdict(test, alpha=ALPHA, interval=interval, advice=None)
         add(interval, verdict.lower, verdict.upper)
     half = LABELS // 2
     jury = fit(data, labels[:half], seed)
-    z = jury.verdict().outputs.squeeze(1)
+    z = jury.verdict(advice=None).outputs.squeeze(1)
     residuals = (data.y - z).abs()[labels[half:]]
     half_width = upper_error(residuals, alpha=ALPHA)
     add("split conformal", z[test] - half_width, z[test] + half_width)

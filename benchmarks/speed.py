@@ -82,8 +82,8 @@ def against_retraining(name: str, quick: bool) -> dict[str, Any]:
     one = torch.ones(n).index_fill_(0, torch.tensor([0]), 0.0)
     juror = copy.deepcopy(model)
     calls: dict[str, tuple[Callable[[], Any], int, int]] = {  # how often in a turn, and by how much to multiply
-        "newton": (lambda: Jury(model, data, nodes).fit().verdict(), 5, 1),
-        "influence": (lambda: Jury(model, data, nodes, leave_out="influence").fit().verdict(), 5, 1),
+        "newton": (lambda: Jury(model, data, nodes).fit().verdict(advice=None), 5, 1),
+        "influence": (lambda: Jury(model, data, nodes, leave_out="influence").fit().verdict(advice=None), 5, 1),
         "ordinary_retraining": (lambda: ordinary_training(data, nodes[1:]), 1, n),  # one juror
         "own_retraining_stacked": (lambda: retrained_parameters(engine, Retraining()), 1, 1),
         "own_retraining_one_by_one": (lambda: train(juror, data, nodes, node_weights=one), 5, n),  # one juror
@@ -119,7 +119,7 @@ def dense_route(rows_timed: int) -> dict[str, float]:
 def our_route() -> dict[str, float]:
     data, nodes, model = setting("cora", 10, hidden=8)
     before = peak_mb()
-    took = seconds(lambda: Jury(model, data, nodes).fit().verdict(), 10)
+    took = seconds(lambda: Jury(model, data, nodes).fit().verdict(advice=None), 10)
     return {"seconds": took, "rss_mb": peak_mb(), "rss_before_mb": before}
 
 

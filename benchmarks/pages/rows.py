@@ -17,7 +17,6 @@ NAMES = {
 }
 SPLIT, DEFAULT, MAX_PROBABILITY = "split conformal", "default (ambiguity)", "max-probability"
 NEIGHBOURS = "neighbour doubt"
-OPINION = "ridge panel"
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]

@@ -11,7 +11,6 @@ from pages.rows import (
     CITATION,
     DEFAULT,
     MAX_PROBABILITY,
-    OPINION,
     SPLIT,
     Document,
     Documents,
@@ -52,7 +51,12 @@ def headline(found: Documents) -> str:
     for epochs in values_of(found["fidelity"]["rows"], "epochs"):
         words = f"Correlation of jurors with retraining, {epochs} epochs"
         line(words, "fidelity", "newton_correlation", epochs=epochs)
-    for score in (OPINION, DEFAULT, MAX_PROBABILITY):
+    if "advice" in found and {*CITATION} <= {*values_of(found["advice"]["rows"], "dataset")}:
+        stacked = {"method": "stacked", "labels": 60}
+        line("Coverage, target 0.9: stacked jury", "advice", "coverage", **stacked)
+        line("Labels per set: stacked jury", "advice", "size", 2, **stacked)
+        line("AUROC for wrong predictions: stacked jury", "advice", "auroc", **stacked)
+    for score in (DEFAULT, MAX_PROBABILITY):
         line(f"AUROC for wrong predictions: {score}", "error_detection", score)
     return markdown(["60 random labels, means over splits", *CITATION.values(), "Script"], body)
 
@@ -106,6 +110,19 @@ def label_sets(document: Document) -> Tables:
                 ]
             body.append([kind, *cells, f"{row['accuracy']:.3f}"])
         yield f"label_sets: {name}", markdown(["jurors", *columns, "test accuracy"], body)
+
+
+def advice(document: Document) -> Tables:
+    """The stacked jury: one table for each number of labels."""
+    rows = document["rows"]
+    keys = {"coverage": 3, "size": 2, "auroc": 3, "accuracy": 3, "ece": 3, "nll": 3}
+    for labels in values_of(rows, "labels"):
+        body = []
+        for row in (row for row in rows if row["labels"] == labels):
+            cells = [f"{row[key]:.{d}f} ± {row[f'{key}_sd']:.{d}f}" if key in row else "" for key, d in keys.items()]
+            body.append([f"{named(row['dataset'])}, {row['method']}", *cells])
+        head = ["graph, method", "coverage, target 0.9", "labels per set", "AUROC", "accuracy", "ECE", "NLL"]
+        yield f"advice: {labels} labels", markdown(head, body)
 
 
 def fidelity(document: Document) -> str:
@@ -176,6 +193,7 @@ def accuracy(document: Document) -> str:
 WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "evaluation": comparison.tables,
     "label_sets": label_sets,
+    "advice": advice,
     "fidelity": fidelity,
     "error_detection": error_detection,
     "regression": regression,

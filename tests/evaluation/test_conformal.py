@@ -10,8 +10,8 @@ import torch
 from jurygcn.conformal.scores import aps_scores, lac_scores
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import set_coverage, split_conformal
-from jurygcn.evaluation.conformal import conformal_threshold
-from jurygcn.evaluation.graph_scores import diffuse_scores
+from jurygcn.evaluation.conformal import conformal_threshold, tuned_diffusion
+from jurygcn.evaluation.graph_scores import diffuse_scores, navigated_scores, penalised_scores, similar_nodes
 
 
 def sample(m: int = 30, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,11 +94,80 @@ def test_draws_come_from_the_generator():
 
 def test_refusals():
     pi, truth = sample()
-    with pytest.raises(SettingError, match="lac, aps, daps"):
-        split_conformal(pi, truth, torch.arange(3), score="raps")
+    with pytest.raises(SettingError, match="lac, aps, raps, daps, snaps"):
+        split_conformal(pi, truth, torch.arange(3), score="margin")
     with pytest.raises(SettingError, match="edge_index"):
         split_conformal(pi, truth, torch.arange(3), score="daps")
     with pytest.raises(DataError, match="at least one calibration node"):
         split_conformal(pi, truth, torch.arange(0))
     with pytest.raises(SettingError, match="mixing between 0 and 1"):
         diffuse_scores(pi, torch.tensor([[0], [1]]), mixing=2)
+
+
+def test_raps_by_hand():
+    """Ranks above 5 cost 0.01 each; with at most 5 classes nothing is added."""
+    pi = torch.softmax(torch.randn(6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1)
+    base = aps_scores(pi)
+    found = penalised_scores(base, pi)
+    for u in range(6):
+        order = sorted(range(8), key=lambda c: -float(pi[u, c]))
+        for rank, label in enumerate(order, start=1):
+            expected = float(base[u, label]) + 0.01 * max(0, rank - 5)
+            assert float(found[u, label]) == pytest.approx(expected)
+    few = pi[:, :4]
+    assert penalised_scores(aps_scores(few), few).equal(aps_scores(few))
+
+
+def test_similar_nodes_by_hand():
+    """Cosines of which features are there, the best two others, weights that add to 1."""
+    x = torch.tensor([[1.0, 2, 0, 0], [3, 0, 0, 0], [1, 1, 5, 0], [0, 0, 0, 0], [0, 4, 1, 0]])
+    found = similar_nodes(x, count=2).toarray()
+    there = (x != 0).double()
+    for u in range(5):
+        cosine = [
+            0.0
+            if v == u or not there[v].any() or not there[u].any()
+            else float(there[u] @ there[v] / (there[u].norm() * there[v].norm()))
+            for v in range(5)
+        ]
+        best = sorted(range(5), key=lambda v: -cosine[v])[:2]
+        total = sum(cosine[v] for v in best)
+        for v in range(5):
+            expected = cosine[v] / total if v in best and total > 0 else 0.0
+            assert found[u, v] == pytest.approx(expected), (u, v)
+
+
+def test_snaps_by_hand():
+    scores = torch.rand(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])  # nodes 3 and 4 have no neighbours
+    x = torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 1, 1], [0, 0, 0], [0, 0, 1]])  # node 3 is similar to none
+    similar = similar_nodes(x)
+    found = navigated_scores(scores, edges, similar)
+    weights = torch.from_numpy(similar.toarray())
+    around = {0: [1], 1: [0, 2], 2: [1], 3: [3], 4: [4]}
+    for u in range(5):
+        alike = weights[u] @ scores if weights[u].any() else scores[u]
+        expected = (scores[u] + scores[around[u]].mean(dim=0) + alike) / 3
+        torch.testing.assert_close(found[u], expected)
+    with pytest.raises(SettingError, match="expected similar for score='snaps'"):
+        split_conformal(scores, torch.zeros(5).long(), torch.tensor([0, 1]), score="snaps", edge_index=edges)
+
+
+def test_tuned_daps_takes_the_mixing_with_the_smallest_sets():
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randint(0, 3, (60,), generator=generator)
+    pi = torch.softmax(2 * torch.eye(3)[truth].double() + torch.randn(60, 3, generator=generator), dim=1)
+    ring = torch.arange(60)
+    edges = torch.stack([torch.cat([ring, (ring + 1) % 60]), torch.cat([(ring + 1) % 60, ring])])
+    tuning, calibration = torch.arange(20), torch.arange(20, 40)
+    scores = aps_scores(pi)
+    sizes = {}
+    for k in range(20):
+        mixed = diffuse_scores(scores, edges, mixing=0.05 * k)
+        bound = conformal_threshold(mixed[tuning, truth[tuning]], alpha=0.2)
+        sizes[k] = int((mixed[tuning] <= bound + 1e-12).sum())
+    best = diffuse_scores(scores, edges, mixing=0.05 * min(sizes, key=lambda k: (sizes[k], k)))
+    bound = conformal_threshold(best[calibration, truth[calibration]], alpha=0.2)
+    found = tuned_diffusion(pi, truth, tuning, calibration, alpha=0.2, edge_index=edges)
+    assert len({*sizes.values()}) > 1
+    assert found.equal(best <= bound + 1e-12)

@@ -106,6 +106,14 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str, float | None, str]]
     ),
     "newton": ({}, {"diffusion": 0}, "target", 0.9, "estimated and were not compared with retrained ones"),
     "newton, averages chosen": ({}, {}, "target", 0.9, "chosen with the same labels"),
+    "newton, advised": ({}, {"diffusion": 0, "advice": "auto"}, "target", 0.9, "weights of the advice were chosen"),
+    "retrained, advised": (
+        {"leave_out": "retrain"},
+        {"diffusion": 0, "advice": "auto"},
+        "target",
+        0.9,
+        "weights of the advice were chosen",
+    ),
     "newton, linearised": (
         {"votes": Votes("linearized", rank=8)},
         {"diffusion": 0},
@@ -126,7 +134,7 @@ def test_what_is_claimed(row: str):
     settings, question, kind, coverage, words = CLAIMS[row]
     data = heavy_tailed()
     settings = {"retraining": Retraining(epochs=5), **settings}
-    claim = jury_on(data, drawn(data, 40), **settings).verdict(**question, advice=None).claim(0.1)
+    claim = jury_on(data, drawn(data, 40), **settings).verdict(**{"advice": None, **question}).claim(0.1)
     assert (claim.kind, claim.coverage) == (kind, coverage if coverage is None else pytest.approx(coverage))
     assert words in claim.words
     assert bool(claim.reasons) == (kind != "promise")

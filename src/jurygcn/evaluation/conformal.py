@@ -5,6 +5,7 @@ The calibration nodes must be exchangeable with the other nodes: neither chosen 
 
 from __future__ import annotations
 
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -16,7 +17,6 @@ from jurygcn.evaluation.graph_scores import (
     diffuse_scores,
     navigated_scores,
     penalised_scores,
-    similar_nodes,
 )
 
 SCORES = ("lac", "aps", "raps", "daps", "snaps")
@@ -45,15 +45,15 @@ def split_conformal(
     alpha: float = 0.1,
     score: str = "lac",
     edge_index: Tensor | None = None,
-    features: Tensor | None = None,
+    similar: sp.csr_matrix | None = None,
     mixing: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""Label sets :math:`\{y : s(u, y) \le \hat q\}` of all nodes, calibrated on the nodes ``calibration``.
 
     With a ``generator``, all scores but "lac" draw the random part of their scores once per node. "daps" and "snaps"
-    need ``edge_index``, "snaps" also ``features``. Scores and ties are those of the jury's own label sets,
-    :mod:`jurygcn.conformal.scores`.
+    need ``edge_index``, "snaps" also ``similar``, from ``graph_scores.similar_nodes``. Scores and ties are those of the
+    jury's own label sets, :mod:`jurygcn.conformal.scores`.
 
     Shapes: probabilities (N, C), truth (N,), calibration (m,) -> (N, C) bool.
     """
@@ -67,10 +67,10 @@ def split_conformal(
             raise SettingError(f"expected edge_index for score={score!r}, got none; pass the graph's edges")
         if score == "daps":
             scores = diffuse_scores(scores, edge_index, mixing=mixing)
-        elif features is None:
-            raise SettingError("expected features for score='snaps', got none; pass the graph's features")
+        elif similar is None:
+            raise SettingError("expected similar for score='snaps', got none; pass similar_nodes(data.x)")
         else:
-            scores = navigated_scores(scores, edge_index, similar_nodes(features))
+            scores = navigated_scores(scores, edge_index, similar)
     threshold = conformal_threshold(scores[calibration, truth[calibration]], alpha=alpha)
     return scores <= with_ties(threshold, score)
 

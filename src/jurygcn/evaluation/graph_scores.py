@@ -61,7 +61,8 @@ def similar_nodes(features: Tensor, *, count: int = NEIGHBOURS) -> sp.csr_matrix
         similar = np.asarray((unit[start : start + ROWS] @ unit.T).todense())
         rows = np.arange(len(similar))
         similar[rows, start + rows] = 0.0
-        kept = np.argsort(-similar, axis=1, kind="stable")[:, :count]
+        few = min(count, similar.shape[1])
+        kept = np.argpartition(-similar, few - 1, axis=1)[:, :few]
         weights = np.take_along_axis(similar, kept, axis=1)
         total = weights.sum(axis=1, keepdims=True)
         weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)

@@ -37,7 +37,9 @@ from jurygcn.evaluation import (
     split_conformal,
 )
 from jurygcn.evaluation.conformal import SCORES, tuned_diffusion
+from jurygcn.evaluation.graph_scores import similar_nodes
 from jurygcn.experiments.cells import Cell, Cells, Row
+from jurygcn.graph.propagation import graph_cache
 from jurygcn.io.fingerprints import fingerprint
 from jurygcn.jury import Jury
 from jurygcn.verdict import RANKINGS
@@ -183,11 +185,14 @@ def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
     train_on, calibration = shuffled[: len(shuffled) // 2], shuffled[len(shuffled) // 2 :]
     model, _ = PLAIN.train(trial.data, train_on, seed=seed)
     pi = torch.softmax(logits_of(model, trial.data), dim=1)
-    test, y = trial.split.test, trial.data.y
+    test, y, cache = trial.split.test, trial.data.y, graph_cache(trial.data).whole
+    if "similar nodes" not in cache:  # they depend on the features alone
+        cache["similar nodes"] = similar_nodes(trial.data.x)
+    similar = cache["similar nodes"]
     given = {"alpha": alpha, "edge_index": trial.data.edge_index, "generator": generator}
     found = {
         f"split conformal, {score.upper()}": about_sets(
-            split_conformal(pi, y, calibration, score=score, features=trial.data.x, **given)[test], trial
+            split_conformal(pi, y, calibration, score=score, similar=similar, **given)[test], trial
         )
         for score in SCORES
     }

@@ -168,6 +168,8 @@ def everything(*, quick: bool, finished: bool) -> None:
                 for key in mine[0]["methods"][kind]:
                     values = [row["methods"][kind][key] for row in mine]
                     about_it |= {key: mean(values), f"{key}_sd": pstdev(values)}
+                if kind == "stacked":
+                    about_it["model_share"] = mean(row["model_share"] for row in mine)
                 summary.append(about_it)
                 keys = ("coverage", "size", "auroc", "accuracy", "ece", "nll")
                 body.append([kind, *(f"{about_it[k]:.3f}" if k in about_it else "" for k in keys)])

@@ -237,6 +237,9 @@ class Verdict:
             outputs = self.outputs.shape[1]
             for c in range(outputs):
                 columns["predicted_value" if outputs == 1 else f"predicted_value_{c}"] = self.outputs[:, c].tolist()
+                if self.advice is not None:
+                    said = "jury_value" if outputs == 1 else f"jury_value_{c}"
+                    columns[said] = self.jury_outputs[:, c].tolist()
         else:
             columns["predicted_class"] = self.predicted_class.tolist()
             columns["probability"] = self.outputs.amax(dim=1).tolist()

@@ -102,7 +102,7 @@ def test_quantify_json_ranks_nodes():
     shown = run_json("quantify", "digits", "--labels", 40, *FAST, "--diffusion", 1, "--alpha", 0.1, "--seed", 3)
     most, least = shown["most_uncertain"], shown["least_uncertain"]
     assert len(most) == len(least) == 10
-    assert min(row["ambiguity"] for row in most) >= max(row["ambiguity"] for row in least)
+    assert min(row["doubt"] for row in most) >= max(row["doubt"] for row in least)
     assert all(isinstance(label, int) for row in most for label in row["label_set"])
     assert shown["jury"]["diffusion"] == 1
     assert shown["jury"]["alpha"] == 0.1

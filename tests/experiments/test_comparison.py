@@ -71,7 +71,8 @@ def test_split_conformal_shares_the_labels(data: Data, found: comparison.Evaluat
     pi = torch.softmax(logits_of(model, data), dim=1)
     sets = split_conformal(pi, data.y, second, alpha=0.1)[trial.split.test]
     measured = row_of(found, CONFORMAL)["sets"]
-    assert list(measured) == [f"split conformal, {score}" for score in ("LAC", "APS", "DAPS")]
+    names = ("LAC", "APS", "RAPS", "DAPS", "SNAPS", "DAPS tuned")
+    assert list(measured) == [f"split conformal, {score}" for score in names]
     assert measured["split conformal, LAC"]["coverage"] == set_coverage(sets, trial.truth)
 
 

@@ -215,6 +215,8 @@ def test_intervals_of_a_regression_against_brute_force():
     alone = jury.verdict(alpha=0.1, advice=None)
     assert verdict.outputs.equal(alone.outputs)
     assert not verdict.lower.equal(alone.lower)
+    assert verdict.to_frame()["jury_value"].tolist() == verdict.jury_outputs[:, 0].tolist()
+    assert "jury_value" not in alone.to_frame()
 
 
 def same(one: Verdict, two: Verdict) -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from jurygcn import learning
 from jurygcn.baselines.classifier import logits_of
+from jurygcn.baselines.gnnsafe import propagated_energy
 from jurygcn.baselines.posthoc import best_temperature
 from jurygcn.baselines.sampling import dropout_samples
 from jurygcn.errors import DataError, SettingError
@@ -188,3 +189,22 @@ def test_dropout_samples_vary_around_the_model():
 def test_nothing_to_average_is_refused(method: learning.Method, word: str):
     with pytest.raises(SettingError, match=word):
         method.fit(DATA, TRAIN)
+
+
+def test_gnnsafe_against_a_loop():
+    """Half its own energy, half its neighbours' mean, twice; without neighbours its own; no self-loops."""
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 2, 3]])
+    energy = torch.tensor([-1.0, -2.0, -4.0, -8.0, -16.0])
+    around = {0: [1], 1: [0, 2], 2: [1], 3: [], 4: []}
+    expected = energy.tolist()
+    for _ in range(2):
+        old = list(expected)
+        expected = [
+            0.5 * old[u] + 0.5 * sum(old[v] for v in near) / len(near) if near else old[u] for u, near in around.items()
+        ]
+    torch.testing.assert_close(propagated_energy(energy, edges), torch.tensor(expected))
+    found = fitted("energy")
+    torch.testing.assert_close(
+        found.uncertainty("gnnsafe"), propagated_energy(found.uncertainty("energy"), DATA.edge_index)
+    )
+    assert next(iter(found.uncertainties)) == "energy"

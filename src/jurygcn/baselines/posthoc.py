@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from jurygcn.ambient import plain_torch
 from jurygcn.baselines.classifier import Fitted, all_nodes, check_labels, check_validation, logits_of, softmax_scores
 from jurygcn.baselines.dirichlet import split_entropy
+from jurygcn.baselines.gnnsafe import propagated_energy
 from jurygcn.baselines.networks import GCNClassifier
 from jurygcn.baselines.sampling import dropout_samples
 from jurygcn.checks import all_finite
@@ -99,7 +100,10 @@ def best_temperature(logits: Tensor, y: Tensor, *, steps: int = 100) -> float:
 
 @dataclass(frozen=True)
 class Energy:
-    r"""The GCN with the energy score :math:`-\ln \sum_c e^{z_c}`. It does not use validation nodes."""
+    r"""The GCN with the energy score :math:`-\ln \sum_c e^{z_c}`, and GNNSafe's average of it over neighbours.
+
+    It does not use validation nodes.
+    """
 
     network: GCNClassifier = field(default_factory=GCNClassifier)
 
@@ -109,7 +113,9 @@ class Energy:
         model, _ = self.network.train(data, train_nodes, seed=seed)
         logits = logits_of(model, data)
         probabilities = torch.softmax(logits, dim=1)
-        return Fitted(probabilities, {"energy": -logits.logsumexp(dim=1), **softmax_scores(probabilities)}, model)
+        energy = -logits.logsumexp(dim=1)
+        scores = {"energy": energy, "gnnsafe": propagated_energy(energy, data.edge_index.to(energy.device))}
+        return Fitted(probabilities, {**scores, **softmax_scores(probabilities)}, model)
 
 
 @dataclass(frozen=True)

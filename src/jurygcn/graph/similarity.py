@@ -51,8 +51,9 @@ class View:
     def words(self) -> str:
         """The view in words."""
         if self.of_features:
-            return f"features averaged {self.hops} times" if self.hops else "the nodes' own features"
-        return f"random walks of {self.hops} steps"
+            often = "once" if self.hops == 1 else f"{self.hops} times"
+            return f"features averaged {often}" if self.hops else "the nodes' own features"
+        return f"random walks of {self.hops} step" + "s" * (self.hops > 1)
 
 
 class Similarities:

@@ -50,8 +50,8 @@ def main() -> None:
     print(f"accuracy {accuracy(verdict.predicted_class, truth):.1%}")
     print(f"label sets at alpha = 0.1: coverage {set_coverage(sets, truth):.1%}, mean size {mean_set_size(sets):.2f}")
     right = verdict.predicted_class == truth
-    print(f"mean ambiguity of correct predictions: {verdict.ambiguity[right].mean():.3f}, of wrong ones: ", end="")
-    print(f"{verdict.ambiguity[~right].mean():.3f}")
+    print(f"mean doubt about correct predictions: {verdict.doubt[right].mean():.3f}, of wrong ones: ", end="")
+    print(f"{verdict.doubt[~right].mean():.3f}")
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ def main() -> None:
     print(f"label sets at alpha = 0.1 contain the true label of {set_coverage(sets, truth):.1%} of the test nodes")
     print(f"label sets have {mean_set_size(sets):.2f} labels on average")
     wrong = verdict.predicted_class != truth
-    print(f"AUROC of ambiguity for wrong predictions: {error_auroc(verdict.uncertainty(), wrong):.3f}")
+    print(f"AUROC of the doubt for wrong predictions: {error_auroc(verdict.uncertainty(), wrong):.3f}")
 
     frame = verdict.to_frame().set_index("node")
     frame["right"] = (verdict.predicted_class == truth).numpy()
     frame = frame.loc[verdict.ranking().tolist()]  # most uncertain first
-    shown = frame[["predicted_class", "probability", "label_set", "ambiguity", "width", "right"]]
+    shown = frame[["predicted_class", "probability", "label_set", "doubt", "jury_class", "right"]]
     print("\nthe five most uncertain test nodes")
     print(shown.head().to_string(float_format="%.3f"))
     print("\nthe five least uncertain test nodes")

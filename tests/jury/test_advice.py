@@ -254,6 +254,18 @@ def test_resumed_counts_belong_to_the_advice(tmp_path: Path):
     assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
+def test_without_edges_and_features_the_model_is_alone():
+    """No view distinguishes nodes, so the advice is only a temperature."""
+    data = graph()
+    data.x, data.edge_index = torch.ones(120, 8), torch.empty(2, 0, dtype=torch.long)
+    verdict = jury_of(data).verdict()
+    assert verdict.advice is not None
+    assert verdict.advice.advisers == []
+    assert verdict.calibrated.isfinite().all()
+    model = jury_of(data).verdict(advice=None)
+    assert (verdict.p_values.argsort(dim=1, stable=True) == model.p_values.argsort(dim=1, stable=True)).all()
+
+
 def test_some_jurors_take_advice():
     data = graph()
     verdict = jury_of(data, leave_out=LeaveOut(max_jurors=12)).verdict()

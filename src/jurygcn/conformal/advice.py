@@ -81,11 +81,9 @@ class Advice:
 
     def at(self, nodes: Tensor) -> Advice:
         """The advice at these nodes only, for votes on them."""
-        rows: dict[int, Tensor] = {}
-        kept = []
-        for adviser in self.advisers:
-            features = rows.setdefault(id(adviser.features), adviser.features[nodes])
-            kept.append(replace(adviser, features=features, answers=adviser.answers[nodes]))
+        shared = {id(adviser.features): adviser.features for adviser in self.advisers}
+        rows = {key: features[nodes] for key, features in shared.items()}
+        kept = [replace(a, features=rows[id(a.features)], answers=a.answers[nodes]) for a in self.advisers]
         return replace(self, advisers=kept)
 
     def outputs(self, model: Tensor) -> Tensor:
@@ -167,13 +165,13 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
     """
     targets = engine.targets[positions].cpu()
     classify = not targets.is_floating_point()
-    best, left_out = 0, torch.stack([member.own[positions] for member in panel.members])
+    best, answers = 0, [member.own[positions] for member in panel.members]  # none if no view distinguishes nodes
     if classify:
         logs = {k: votes.double().cpu().clamp_min(FLOOR).log() for k, votes in own.items()}
         best = max(logs, key=lambda k: float(logs[k].gather(1, targets[:, None]).mean()))
-        found = stack_classes(torch.cat([logs[best][None], left_out]), targets)
+        found = stack_classes(torch.stack([logs[best], *answers]), targets)
     else:
-        found = stack_values(torch.cat([own[0].double().cpu()[None], left_out]), targets.double())
+        found = stack_values(torch.stack([own[0].double().cpu(), *answers]), targets.double())
     chosen = [k for k in range(len(panel.members)) if float(found.left_out[k + 1].amax()) > 0]
     kept = [0, *(k + 1 for k in chosen)]
     dtype = engine.source_dtype

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.ambient import plain_torch
 from jurygcn.assembling import assemble
@@ -22,11 +22,12 @@ from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.curvature import Curvature, curvature_of
-from jurygcn.data import check_nodes
+from jurygcn.data import check_nodes, graph_of
+from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
 from jurygcn.diagnostics.health import Health, health_of, largest_dropout
 from jurygcn.diagnostics.influence import influence_on
-from jurygcn.diagnostics.ridge_panel import RidgePanel, fit_ridge_panel
+from jurygcn.diagnostics.ridge_panel import RidgePanel, check_panel, fit_ridge_panel
 from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
@@ -54,9 +55,11 @@ class Jury:
 
     Args:
         model: a trained ``torch.nn.Module``, called as ``model(data.x, data.edge_index)``; never changed.
-        data: the graph, a PyG ``Data`` with x, edge_index and y.
+        data: the graph, a PyG ``Data`` with x, edge_index and y, or a ``HeteroData``; then the model is called as
+            ``model(data.x_dict, data.edge_index_dict)``, and the jury is about the nodes of ``node_type``.
         train_nodes: the nodes whose labels the model was trained on (indices or a mask); ``data.train_mask`` if none
             are given.
+        node_type: the type of the nodes to judge in a ``HeteroData``; by default the only type with labels.
         loss: "cross_entropy" or "mse".
         weight_decay: the L2 that the model was trained with; it is part of the objective. The optimizer that trained
             the model, one number, or a mapping from names of parameters or modules to numbers (0 for all others). If it
@@ -76,9 +79,10 @@ class Jury:
     def __init__(
         self,
         model: nn.Module,
-        data: Data,
+        data: Data | HeteroData,
         train_nodes: Tensor | Sequence[int] | None = None,
         *,
+        node_type: str | None = None,
         loss: str = "cross_entropy",
         weight_decay: WeightDecay | None = None,
         forward: Forward | None = None,
@@ -93,8 +97,9 @@ class Jury:
             raise SettingError(
                 f"Unknown chosen {chosen!r}: say how the labels were chosen, {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}."
             )
+        graph = graph_of(data, node_type)
         if train_nodes is None:
-            train_nodes = data.get("train_mask")
+            train_nodes = graph.get("train_mask")
             if train_nodes is None:
                 raise SettingError("Expected train_nodes, got none, and the graph has no train_mask: pass the nodes.")
         self.decay_assumed = weight_decay is None
@@ -102,14 +107,15 @@ class Jury:
         if isinstance(decay, torch.optim.Optimizer):
             decay = decay_by_name(model, decay)
         self.engine = engine_of(
-            *(model, data, train_nodes),
+            *(model, graph, train_nodes),
             loss=loss,
             weight_decay=decay,
             forward=forward,
             masks=self.leave_out.dropout_masks,
         )
         self._sources = Sources(model, data, self.engine)
-        self.data, self.train_nodes, self.chosen = data, self.engine.train_nodes, chosen
+        self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
+        self.node_type = self._sources.node_type
         self._recipe_given, self.retraining = retraining is not None, retraining or Retraining()
         self.positions = draw_positions(self.engine.num_train, self.leave_out.max_jurors)
         self.votes = replace(self.votes, how=self._check_votes())
@@ -263,7 +269,7 @@ class Jury:
             leave_out=self.leave_out.how,
             symmetric=self.retraining.symmetric,
             votes=self.votes.how,
-            diffusion_chosen=question.diffusion == "auto",
+            diffusion_chosen=question.diffusion == "auto" and not why_no_neighbours(self.data),
             interval=question.interval,
             classify=self.engine.loss.name == "cross_entropy",
             exact_ranks=question.exact_ranks,
@@ -273,7 +279,13 @@ class Jury:
             against=against,
             notes=notes,
             agreement=self._agreement,
+            remarks=self.remarks if self.engine.loss.name == "cross_entropy" else (),
         )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else is to be known of verdicts on this graph, one sentence each."""
+        return tuple(filter(None, [why_no_neighbours(self.data)]))
 
     @cached_property
     @plain_torch()
@@ -300,6 +312,7 @@ class Jury:
         engine = self.engine
         if engine.loss.name != "cross_entropy":
             raise SettingError("The ridge panel is about classes; this jury is of a regression.")
+        check_panel(self.data)
         with progress_bar("Fitting the ridge panel", show=self.run.progress):
             return fit_ridge_panel(self.data, self.train_nodes, engine.targets, engine.num_outputs)
 
@@ -340,7 +353,7 @@ class Jury:
         return save_jury(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, data: Data, **settings: Any) -> Jury:
+    def load(cls, path: str | Path, model: nn.Module, data: Data | HeteroData, **settings: Any) -> Jury:
         """A jury saved before, with the model and graph it was made from."""
         return load_jury(cls, Path(path), model, data, **settings)
 

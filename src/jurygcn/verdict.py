@@ -52,7 +52,8 @@ class Verdict:
         loo_variance: jackknife variance of the prediction over jurors, (m,).
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
         neighbour_doubt: one minus the predicted class's mean probability within two hops, (m,); uses no jurors, and
-            detects errors well on homophilous graphs; empty for regression.
+            detects errors well on homophilous graphs; empty for regression, and for a node type that no relation joins
+            with itself.
         panel_doubt: one minus the predicted class's share in the ridge panel, (m,); empty without the panel. See
             :class:`jurygcn.diagnostics.ridge_panel.RidgePanel`.
         alpha: the level of lower and upper.
@@ -175,6 +176,8 @@ class Verdict:
             raise SettingError(
                 "expected a verdict with the ridge panel, got one without; use jury.verdict(with_panel=True)"
             )
+        if by == "neighbour_doubt" and len(self.neighbour_doubt) < len(self):
+            raise SettingError("expected a verdict on classes of nodes with neighbours, got another; use ambiguity")
         values = self.set_size().double() if by == "set_size" else getattr(self, by).double()
         return values if RANKINGS[by] else -values
 
@@ -223,7 +226,8 @@ class Verdict:
             for name in ("credibility", "confidence", "ambiguity"):
                 columns[name] = getattr(self, name).tolist()
             columns["label_flips"] = self.label_flips.tolist()
-            columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
+            if len(self.neighbour_doubt):
+                columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
             if len(self.panel_doubt):
                 columns["panel_doubt"] = self.panel_doubt.tolist()
         columns["loo_variance"] = self.loo_variance.tolist()

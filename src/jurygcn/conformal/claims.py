@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.engine import Engine
 
 CHOSEN = ("random", "per class", "actively")
@@ -40,6 +41,7 @@ class Claim:
             method aims at (target); None if nothing is claimed.
         over: what coverage is averaged over: "nodes", or "classes" where labels were drawn class by class.
         reasons: why nothing is claimed, or why a target is not a promise; one sentence each.
+        remarks: what else is to be known of the sets, whatever is claimed; one sentence each.
     """
 
     alpha: float
@@ -47,18 +49,18 @@ class Claim:
     coverage: float | None
     over: str = "nodes"
     reasons: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """The claim as sentences."""
-        if self.coverage is None:
-            return " ".join(("No coverage is claimed.", *self.reasons))
-        if self.kind == "promise":
-            return f"At least {self.coverage:.0%} contain the truth, by the jackknife+ theorem."
         average = ", on average over classes" if self.over == "classes" else ""
-        return " ".join(
-            (f"The target is that {self.coverage:.0%} contain the truth{average}. This is not proven.", *self.reasons)
-        )
+        said = f"The target is that {self.coverage or 0:.0%} contain the truth{average}. This is not proven."
+        if self.coverage is None:
+            said = "No coverage is claimed."
+        elif self.kind == "promise":
+            said = f"At least {self.coverage:.0%} contain the truth, by the jackknife+ theorem."
+        return " ".join((said, *self.reasons, *self.remarks))
 
     @property
     def brief(self) -> str:
@@ -104,6 +106,7 @@ class Grounds:
         against: reasons why the labels were not drawn at random; one sentence each.
         notes: notes on labels drawn class by class.
         agreement: the comparison with retrained jurors, if there was one.
+        remarks: what else is to be known of the sets; it changes no claim.
     """
 
     leave_out: str = "newton"
@@ -119,17 +122,18 @@ class Grounds:
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
+    remarks: tuple[str, ...] = ()
 
     def claim(self, alpha: float, num_jurors: int) -> Claim:
         """The strongest valid claim at this level, with this many jurors."""
         against = (*self._against(alpha, num_jurors), *self.against)
         if against:
-            return Claim(alpha, "none", None, self.over, against)
+            return Claim(alpha, "none", None, self.over, against, self.remarks)
         unproven = (*self._unproven(), *self.notes)
         if unproven:
-            return Claim(alpha, "target", 1 - alpha, self.over, unproven)
+            return Claim(alpha, "target", 1 - alpha, self.over, unproven, self.remarks)
         minmax = self.interval == "minmax" and not self.classify
-        return Claim(alpha, "promise", 1 - alpha if minmax else 1 - 2 * alpha)
+        return Claim(alpha, "promise", 1 - alpha if minmax else 1 - 2 * alpha, remarks=self.remarks)
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:
         """Reasons why nothing may be claimed."""
@@ -193,8 +197,9 @@ def origin_of_labels(engine: Engine, chosen: str) -> tuple[str, tuple[str, ...],
 
 
 def _other_degrees(engine: Engine) -> Iterator[str]:
-    data, nodes = engine.data, engine.train_nodes.numpy()
-    degree = torch.bincount(data.edge_index[1].cpu().long(), minlength=int(data.num_nodes)).numpy()
+    nodes = engine.train_nodes.numpy()
+    pairs, everyone = all_edges(engine.data)
+    degree = torch.bincount(pairs[1].cpu().long(), minlength=everyone)[: int(engine.data.num_nodes)].numpy()
     chance = degree_chance(degree, nodes)
     if chance < UNLIKELY:
         ours, theirs = np.median(degree[nodes]), np.median(degree)

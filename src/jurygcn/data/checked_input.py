@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import all_finite, check_count
 from jurygcn.data.contents import contents, snapshot
 from jurygcn.errors import DataError
 
 REMEDY = "jurygcn.data.as_data checks and repairs a graph"
+FOR_TYPES = "pass it with node_type= to jurygcn.Jury or jurygcn.train, or convert it with data.to_homogeneous()"
 
 # The contents of each graph that passed the checks; an entry is dropped when its edge_index is freed.
 _passed: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -25,6 +26,8 @@ def check_graph(data: Data) -> Data:
 
     Contents that passed before are not checked again.
     """
+    if isinstance(data, HeteroData):
+        raise DataError(f"expected a PyG Data, got HeteroData; {FOR_TYPES}")
     if not isinstance(data, Data):
         raise DataError(f"expected a PyG Data, got {type(data).__name__}; {REMEDY}")
     x, edge_index = data.get("x"), data.get("edge_index")

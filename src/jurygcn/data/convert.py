@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
+from jurygcn.data.checked_input import FOR_TYPES
 from jurygcn.data.labels import read_classes
 from jurygcn.data.validate import clean, normalize_rows
 from jurygcn.errors import DataError
@@ -38,6 +39,8 @@ def as_data(
         data = _from_networkx(graph, with_x=x is None, with_y=y is None)
     elif sparse.issparse(graph):
         data = _from_scipy(graph)
+    elif isinstance(graph, HeteroData):
+        raise DataError(f"expected a PyG Data, got HeteroData; {FOR_TYPES}")
     else:
         raise DataError(
             "expected a PyG Data, a NetworkX graph or a SciPy sparse matrix, "

@@ -39,6 +39,7 @@ class Health:
         saturated: training nodes with a class of probability 1, in the model's own precision.
         precision: dtype of the votes, "float32" or "float64".
         advice: what to do, one sentence or more each; empty if there is no problem.
+        remarks: what else is to be known; no problem.
     """
 
     gradient: float
@@ -55,6 +56,7 @@ class Health:
     saturated: int
     precision: str
     advice: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())
 
     @property
     def well(self) -> bool:
@@ -86,6 +88,7 @@ def health_of(jury: Jury) -> Health:
         frozen=sum(p.numel() for p in engine.model.parameters() if not p.requires_grad),
         saturated=_saturated(jury),
         precision=str(engine.source_dtype).removeprefix("torch."),
+        remarks=jury.remarks,
     )
     return Health(**{**health.__dict__, "advice": tuple(_advice(health, jury))})
 

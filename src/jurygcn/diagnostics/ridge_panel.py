@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
+from jurygcn.errors import SettingError
 from jurygcn.graph.features import averaged_features
 
 HOPS = (0, 1, 2, 4, 8, 16)
@@ -41,6 +43,19 @@ class RidgePanel:
     def doubt(self, nodes: Tensor, labels: Tensor) -> Tensor:
         """One minus the share of a label at each node, (m,), (m,) -> (m,)."""
         return 1.0 - self.shares[nodes.cpu()].gather(1, labels.cpu()[:, None]).squeeze(1)
+
+
+def check_panel(data: Data) -> None:
+    """Raise SettingError for a type of nodes without features, or without relations among themselves."""
+    layout = layout_of(data)
+    if layout is None:
+        return
+    missing = "relations" if why_no_neighbours(data) else "features" if "x" not in layout.entries else ""
+    if missing:
+        raise SettingError(
+            f"expected features and relations among {layout.node_type} nodes for the ridge panel, got no {missing}; "
+            "leave the panel out"
+        )
 
 
 def views(data: Data) -> Iterator[Tensor]:

@@ -23,7 +23,7 @@ def jury_facts(jury: Jury) -> dict[str, str]:
     waiting = "" if jury.fitted else ", not fitted: call fit()"
     return {
         "model": f"{type(engine.model).__name__}, {engine.num_parameters:,} parameters",
-        "graph": f"{int(jury.data.num_nodes):,} nodes",
+        "graph": f"{int(jury.data.num_nodes):,} {f'{jury.node_type} ' if jury.node_type else ''}nodes",
         "labels": f"{engine.num_train:,}",
         "jurors": f"{len(jury.positions):,} by {how}, {jury.votes.how}{waiting}",
     }

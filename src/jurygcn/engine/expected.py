@@ -114,6 +114,8 @@ class EgoDerivatives:
         hops = num_hops(engine.model)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=1)
         most = MOST_SLOPES // (widest * engine.num_outputs)
+        if engine.typed:
+            raise NotSeparable("the graph has several types of nodes, whose neighbourhoods are not taken apart")
         if engine.forward is not None:
             raise NotSeparable("the model is called through forward=, which may look at the whole graph")
         found = ego_graphs(engine._inputs, engine.train_nodes, hops, most_rows=most)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
+from jurygcn.data.heterogeneous import as_given, layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
 from jurygcn.engine.expected import (
     EgoDerivatives,
@@ -23,17 +24,16 @@ from jurygcn.engine.expected import (
     whole_graph_derivatives,
 )
 from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.engine.refusals import check_layers, check_rows, words_of_call
 from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.propagation import is_everything
 from jurygcn.losses import Loss, loss_named
-from jurygcn.models.copies import in_use, independent_copy
+from jurygcn.models.calling import Forward, call, graph_arguments, node_rows
+from jurygcn.models.copies import check_initialised, in_use, independent_copy
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
-from jurygcn.models.training import graph_arguments
 from jurygcn.models.weight_decay import decay_by_name
-
-Forward = Callable[[nn.Module, Data], Tensor]
 
 # Outputs on a subgraph and on the whole graph count as equal up to this share of the largest output (rounding).
 SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
@@ -69,6 +69,8 @@ class GenericEngine:
         self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
         if not isinstance(model, nn.Module):
             raise ModelError(f"expected a trained torch.nn.Module, got {type(model).__name__}; pass the model itself")
+        check_initialised(model)
+        check_layers(model)
         _check_devices(model, data)
         self.model = independent_copy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
@@ -118,7 +120,7 @@ class GenericEngine:
         those on the whole graph (global pooling, for example), the whole graph is returned.
         """
         whole = (self._inputs, nodes)
-        if self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
+        if self.typed or self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
             return whole
         graph, positions = local_graph(self._inputs, nodes, num_hops(self.model))
         return (graph, positions) if self._suffices(graph, positions, nodes) else whole
@@ -147,6 +149,11 @@ class GenericEngine:
             return [(theta, self.outputs(theta)) for theta in thetas]
 
     # --- theta -----------------------------------------------------------------------------------------
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph has several types of nodes."""
+        return layout_of(self.data) is not None
 
     @property
     def num_train(self) -> int:
@@ -187,27 +194,21 @@ class GenericEngine:
     def outputs(self, theta: Tensor, nodes: Tensor | None = None, data: Data | None = None) -> Tensor:
         """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that contains their receptive field."""
         graph = self._inputs if data is None else data
-        parameters = self.unflatten(theta)
-        arguments = graph_arguments(self.model, graph) if self.forward is None else (graph,)
         with in_use:
-            raw = self.called(parameters, arguments)
-        z: Tensor = raw.reshape(len(raw), -1)
+            z = self.called(self.unflatten(theta), graph)
         return z if nodes is None else z[nodes]
 
-    def called(self, parameters: dict[str, Tensor], arguments: tuple[Any, ...]) -> Tensor:
-        """The model's own output with these parameters in place of its own."""
+    def called(self, parameters: dict[str, Tensor], graph: Data) -> Tensor:
+        """Logits of all nodes of ``graph`` with these parameters in place of the model's own, (N, C)."""
         if self.forward is None:
-            raw: Tensor = functional_call(self.model, parameters, arguments)
+            raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
         else:
-            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), arguments)
-        return raw
+            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (as_given(graph),))
+        return node_rows(raw, self.model, graph, self.forward)
 
     def call(self, graph: Data) -> Tensor:
         """Logits of all nodes of ``graph`` by the model itself, in the mode it is in."""
-        raw = (
-            self.model(*graph_arguments(self.model, graph)) if self.forward is None else self.forward(self.model, graph)
-        )
-        return raw.reshape(len(raw), -1)
+        return call(self.model, graph, self.forward)
 
     @cached_property
     def _train_graph(self) -> tuple[Data, Tensor]:
@@ -288,6 +289,7 @@ class GenericEngine:
         theta = self.theta
         with torch.no_grad():
             first, second = self._first_outputs(theta), self.outputs(theta)
+        check_rows(first, self.data)
         if not torch.equal(first, second):
             raise ModelError(
                 "expected equal outputs of two forward passes in eval mode, got different ones; "
@@ -295,11 +297,6 @@ class GenericEngine:
             )
         if not all_finite(first):
             raise ModelError("expected finite model outputs, got NaN or infinity; check the features and the model")
-        if len(first) != int(self.data.num_nodes):
-            raise ModelError(
-                f"expected one row of outputs per node ({int(self.data.num_nodes)}), got {len(first)}; "
-                "pass forward=lambda model, data: ... that returns the logits of all nodes"
-            )
         self._check_width(first.shape[1])
         probe = theta.clone().requires_grad_(True)
         z = self.outputs(probe, self.train_nodes)
@@ -315,8 +312,10 @@ class GenericEngine:
         """The outputs of all nodes; raise ModelError if the model cannot be called."""
         try:
             return self.outputs(theta)
+        except ModelError:
+            raise
         except Exception as error:  # the caller's model may raise anything
-            how = "forward(model, data)" if self.forward is not None else "model(data.x, data.edge_index)"
+            how = words_of_call(self.data, self.forward)
             reason = " ".join(str(error).split())
             raise ModelError(
                 f"expected {how} to run, got {type(error).__name__}: {reason}; pass a model that takes features and "
@@ -373,7 +372,7 @@ class _Caller(nn.Module):
         super().__init__()
         self.model, self.call = model, call
 
-    def forward(self, data: Data) -> Tensor:
+    def forward(self, data: Data | HeteroData) -> Any:
         return self.call(self.model, data)
 
 

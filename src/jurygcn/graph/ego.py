@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.data.contents import EDGE_VALUES
+
 
 @dataclass(frozen=True, eq=False)
 class EgoGraphs:
@@ -91,7 +93,7 @@ def ego_graphs(data: Data, centres: Tensor, hops: int, *, most_rows: int) -> Ego
         edge_index=torch.stack([torch.searchsorted(rows, senders), torch.searchsorted(rows, receivers)]),
         num_nodes=len(rows),
     )
-    for key in ("edge_weight", "edge_attr"):
+    for key in EDGE_VALUES:
         if getattr(data, key, None) is not None:
             graph[key] = data[key][edge]
     own = torch.arange(len(centres), device=device) * width + centres.to(device)

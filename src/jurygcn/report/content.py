@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.data import check_nodes, labelled
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.diagnostics.influence import influence_of_labels
@@ -59,7 +60,7 @@ def report_on(
     position[verdict.nodes] = torch.arange(len(verdict))
     order = position[verdict.ranking()]
     rows, detailed = order[:MAX_ROWS], order[: max(0, details)]
-    name = getattr(jury.data, "name", None)
+    name = getattr(jury.data, "name", None) or (f"{jury.node_type} nodes" if jury.node_type else None)
     edges = _edges(jury, verdict.nodes[detailed])
     content = {
         "title": title or (f"Verdict on {name}" if name else "Verdict"),
@@ -91,9 +92,10 @@ def _tested(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] | N
         if len(test_nodes):
             asked[check_nodes(test_nodes, data, what="test_nodes")] = True
         tested &= asked
-    pairs = _pairs(data.edge_index)
-    degree = torch.bincount(pairs.flatten(), minlength=N)
-    distance = torch.from_numpy(distance_to_labels(pairs, jury.train_nodes, num_nodes=N))
+    joined, everyone = all_edges(data)
+    pairs = _pairs(joined)
+    degree = torch.bincount(pairs.flatten(), minlength=everyone)[:N]
+    distance = torch.from_numpy(distance_to_labels(pairs, jury.train_nodes, num_nodes=everyone))[:N]
     truth = data.y.reshape(N, -1)[:, 0]
     where = tested[nodes].nonzero()[:, 0]
     return MeasuredVerdict(verdict, truth[nodes], known[nodes], where, degree[nodes], distance[nodes], alpha)
@@ -145,6 +147,7 @@ def _columns(found: MeasuredVerdict) -> list[dict[str, str]]:
         ]
     missing = {"truth"} if not found.known.any() else set()
     missing |= {"panel"} if not len(found.verdict.panel_doubt) else set()
+    missing |= {"doubt"} if not len(found.verdict.neighbour_doubt) else set()
     rows = [row for row in rows if row[0] not in missing]
     return [dict(zip(("key", "title", "kind", "help"), row)) for row in rows]
 
@@ -165,7 +168,8 @@ def _rows(jury: Jury, found: MeasuredVerdict, rows: Tensor) -> dict[str, list[An
         columns |= {"sets": [row.nonzero()[:, 0].tolist() for row in sets], "set": index.tolist()}
         columns["prediction"] = verdict.predicted_class[rows].tolist()
         columns["size"] = verdict.set_size(found.alpha)[rows].tolist()
-        values |= {"probability": verdict.outputs.amax(dim=1), "doubt": verdict.neighbour_doubt}
+        values |= {"probability": verdict.outputs.amax(dim=1)}
+        values |= {"doubt": verdict.neighbour_doubt} if len(verdict.neighbour_doubt) else {}
         values |= {"credibility": verdict.credibility, "ambiguity": verdict.ambiguity}
         values |= {"panel": verdict.panel_doubt} if len(verdict.panel_doubt) else {}
     else:
@@ -222,6 +226,8 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
     ]
     claim = verdict.claim(found.alpha).words
     said.append(f"{'Label sets' if found.classify else 'Intervals'}: {claim[0].lower()}{claim[1:]}")
+    if jury.node_type:
+        said.append(f"The nodes are those of type {jury.node_type}. Edges to nodes of other types are not drawn.")
     if found.classify and verdict.diffusion:
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")

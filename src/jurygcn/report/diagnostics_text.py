@@ -27,6 +27,7 @@ def _health(health: Health | None) -> dict[str, Any]:
         said.append(
             f"The largest leverage of a label on its own prediction is {health.leverage[1]:.2f} (it is always below 1)."
         )
+    said += health.remarks
     return _paragraph("Health", "good" if health.well else "care", said, list(health.advice))
 
 

@@ -56,12 +56,13 @@ def _by_type(data: HeteroData, name: str) -> dict[Any, Any]:
 
 def _merged(data: HeteroData, further: list[str]) -> tuple[Any, ...]:
     """All types as one graph, as ``data.to_homogeneous()`` makes it."""
-    graph = data.to_homogeneous()
-    if graph.get("x") is None:
+    bare = [name for name in data.node_types if "x" not in data[name]]
+    if bare:
         raise ModelError(
-            "expected features of one width on all node types for a model that takes edge_type, got others; pass "
-            "forward=lambda model, data: ... that calls it"
+            f"expected features on all node types for a model that takes edge_type, got none on {', '.join(bare)}; add "
+            "them, or pass forward=lambda model, data: ... that calls the model"
         )
+    graph = data.to_homogeneous(node_attrs=["x"], edge_attrs=[])
     asked = [name for name in further if name in TYPES]
     return (graph.x, graph.edge_index, *(graph[name] for name in asked))
 

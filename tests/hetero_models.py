@@ -14,13 +14,18 @@ PAPERS, AUTHORS, VENUES, CLASSES = 14, 9, 3, 3
 FEATURES = {"paper": 5, "author": 4, "venue": 3}
 
 
-def library(*, cites: bool = True, one_width: bool = False, dtype: torch.dtype = torch.float64) -> HeteroData:
-    """Authors write papers, papers appear at venues and, with ``cites``, cite each other; labels on papers."""
+def library(
+    *, cites: bool = True, one_width: bool = False, times: int = 1, dtype: torch.dtype = torch.float64
+) -> HeteroData:
+    """Authors write papers, papers appear at venues and, with ``cites``, cite each other; labels on papers.
+
+    Every node has ``times`` the usual number of features, with ``one_width`` as many as papers.
+    """
     generator = torch.Generator().manual_seed(0)
     sizes = {"paper": PAPERS, "author": AUTHORS, "venue": VENUES}
     data = HeteroData()
     for kind, count in sizes.items():
-        width = 5 if one_width else FEATURES[kind]
+        width = times * FEATURES["paper" if one_width else kind]
         data[kind].x = torch.randn(count, width, generator=generator, dtype=torch.float64).to(dtype)
     data["paper"].y = torch.arange(PAPERS) % CLASSES
 
@@ -79,8 +84,8 @@ class RGCN(nn.Module):
 
     def __init__(self, data: HeteroData) -> None:
         super().__init__()
-        relations = len(data.edge_types)
-        self.first, self.second = gnn.RGCNConv(5, 4, relations), gnn.RGCNConv(4, CLASSES, relations)
+        relations, width = len(data.edge_types), data["paper"].x.shape[1]
+        self.first, self.second = gnn.RGCNConv(width, 4, relations), gnn.RGCNConv(4, CLASSES, relations)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         return self.second(torch.tanh(self.first(x, edge_index, edge_type)), edge_index, edge_type)
@@ -107,9 +112,11 @@ def logits(model: nn.Module, data: HeteroData) -> Tensor:
     return found if isinstance(found, Tensor) else found["paper"]
 
 
-def made(kind: str, *, cites: bool = True, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, HeteroData]:
+def made(
+    kind: str, *, cites: bool = True, times: int = 1, dtype: torch.dtype = torch.float64
+) -> tuple[nn.Module, HeteroData]:
     """A model whose lazy layers know their sizes, and its graph."""
-    data = library(cites=cites, one_width=kind == "rgcn", dtype=dtype)
+    data = library(cites=cites, one_width=kind == "rgcn", times=times, dtype=dtype)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = MODELS[kind](data).to(dtype)

@@ -212,25 +212,47 @@ def model_inputs(data: Data) -> list[str]:
     return [key for key in (*read, COUNTS) if isinstance(data[key], Tensor)]
 
 
+def ranges(data: Data) -> dict[str, tuple[int, int]]:
+    """The first number and the count of each type's nodes, where all types are numbered as one; the view's first."""
+    layout = layout_of(data)
+    assert layout is not None
+    counts = dict(zip(layout.node_types, data[COUNTS].tolist()))
+    found, start = {}, 0
+    for name in sorted(counts, key=lambda name: name != layout.node_type):
+        found[name] = (start, counts[name])
+        start += counts[name]
+    return found
+
+
+def numbered(data: Data) -> Data:
+    """All types of a view as one graph: `x` has each node's number, `edge_type` the relation, `edge_attr` its edge."""
+    layout, starts = layout_of(data), ranges(data)
+    assert layout is not None
+    keys = {place: key for key, (place, name) in layout.entries.items() if name == "edge_index"}
+    pairs = [data[keys[relation]].long() for relation in layout.relations]
+    shifted = [
+        torch.stack([senders + starts[relation[0]][0], receivers + starts[relation[2]][0]])
+        for relation, (senders, receivers) in zip(layout.relations, pairs)
+    ]
+    device = data.edge_index.device
+    none, sizes = torch.empty(2, 0, dtype=torch.long, device=device), [edges.shape[1] for edges in pairs]
+    number = torch.arange(sum(count for _, count in starts.values()), device=device)
+    return Data(
+        x=number[:, None],
+        edge_index=torch.cat([none, *shifted], dim=1),
+        edge_type=torch.arange(len(sizes), device=device).repeat_interleave(torch.tensor(sizes, device=device).long()),
+        edge_attr=torch.cat([none[0], *(torch.arange(size, device=device) for size in sizes)]),
+        num_nodes=len(number),
+    )
+
+
 def all_edges(data: Data) -> tuple[Tensor, int]:
     """The edges between all nodes of all types, and the number of these nodes; those of the view's type come first.
 
     Shapes: (2, E). Node i of the view's type has number i.
     """
-    layout = layout_of(data)
-    if layout is None:
-        return data.edge_index, int(data.num_nodes)
-    counts = dict(zip(layout.node_types, data[COUNTS].tolist()))
-    starts, total = {layout.node_type: 0}, counts[layout.node_type]
-    for name, count in counts.items():
-        if name != layout.node_type:
-            starts[name], total = total, total + count
-    places = {place: key for key, (place, name) in layout.entries.items() if name == "edge_index"}
-    shifted = [data.edge_index.new_empty(2, 0, dtype=torch.long)]
-    for relation in layout.relations:
-        senders, receivers = data[places[relation]].long()
-        shifted.append(torch.stack([senders + starts[relation[0]], receivers + starts[relation[2]]]))
-    return torch.cat(shifted, dim=1), total
+    graph = data if layout_of(data) is None else numbered(data)
+    return graph.edge_index, int(graph.num_nodes)
 
 
 def first_row(data: Data) -> int:

@@ -18,8 +18,9 @@ from jurygcn.derivatives.autodiff import derivative_rows
 from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
 from jurygcn.derivatives.uses import Use, Uses
-from jurygcn.graph.ego import EgoGraphs, ego_graphs
+from jurygcn.graph.ego import EgoGraphs, EgoRows, ego_graphs
 from jurygcn.graph.neighbourhood import num_hops
+from jurygcn.graph.typed import typed_ego_graphs
 from jurygcn.models.copies import in_use
 
 if TYPE_CHECKING:
@@ -114,11 +115,10 @@ class EgoDerivatives:
         hops = num_hops(engine.model)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=1)
         most = MOST_SLOPES // (widest * engine.num_outputs)
-        if engine.typed:
-            raise NotSeparable("the graph has several types of nodes, whose neighbourhoods are not taken apart")
         if engine.forward is not None:
             raise NotSeparable("the model is called through forward=, which may look at the whole graph")
-        found = ego_graphs(engine._inputs, engine.train_nodes, hops, most_rows=most)
+        copies = typed_ego_graphs if engine.typed else ego_graphs
+        found = copies(engine._inputs, engine.train_nodes, hops, most_rows=most)
         if found is None:
             raise NotSeparable(f"the training nodes see too much of the graph ({hops} hops)")
         self.egos: EgoGraphs = found
@@ -152,16 +152,16 @@ class EgoDerivatives:
             raise NotSeparable("the model changes its inputs in place")
         often = Counter(self.order)
         everything = self._whole_uses()
-        self.lifted = {
-            use.name: everything[use.name]
-            for use in uses.found
-            if use.constant
-            and often[use.name] == 1
-            and use.owner is self.egos.owner
-            and use.inputs is not None
-            and use.inputs.shape[1] >= FEW_INPUTS
-            and use.name in everything
-        }
+        self.lifted: dict[str, Use] = {}
+        self.lifted_rows: dict[str, EgoRows] = {}
+        for use in uses.found:
+            rows, whole = self.egos.rows_of(use.owner), everything.get(use.name)
+            if not use.constant or often[use.name] > 1 or use.inputs is None or use.inputs.shape[1] < FEW_INPUTS:
+                continue
+            if rows is None or whole is None or whole.inputs is None or len(whole.inputs) != rows.count:
+                continue
+            if bool((rows.nodes < rows.count).any()):
+                self.lifted[use.name], self.lifted_rows[use.name] = whole, rows
 
     def _check_complete(self, z: Tensor, uses: Uses) -> None:
         """Refuse a run in which a parameter acts in a way that was not noted.
@@ -179,14 +179,13 @@ class EgoDerivatives:
     def _whole_uses(self) -> dict[str, Use]:
         """The uses of parameters on the whole graph, whose constant inputs are the rows of X."""
         engine = self.engine
-        owner = torch.zeros(int(engine.data.num_nodes), dtype=torch.long, device=engine._inputs.x.device)
-        with in_use, torch.enable_grad(), Uses(self.parameters, owner) as uses:
+        with in_use, torch.enable_grad(), Uses(self.parameters) as uses:
             engine.call(engine._inputs)
         return {use.name: use for use in uses.found if use.constant and use.inputs is not None}
 
     def _run(self, seed: int | None) -> tuple[Tensor, Uses]:
-        model, owner = self.engine.model, self.egos.owner
-        with in_use, torch.enable_grad(), training_mode(model, seed), Uses(self.parameters, owner) as uses:
+        model, owners = self.engine.model, [rows.owner for rows in self.egos.rows]
+        with in_use, torch.enable_grad(), training_mode(model, seed), Uses(self.parameters, owners) as uses:
             z = self.engine.call(self.egos.graph)[self.egos.centres]
         return z, uses
 
@@ -278,13 +277,14 @@ class EgoDerivatives:
         )
 
     def _lifted_weight(self, start: int, name: str, slopes: Tensor) -> LiftedWeight:
-        use, owner = self.lifted[name], self.egos.owner
+        use, rows = self.lifted[name], self.lifted_rows[name]
         assert use.inputs is not None
-        kept = (slopes != 0).flatten(1).any(dim=1) & (self.egos.nodes < len(use.inputs))
+        copied = rows.nodes < rows.count
+        kept = (slopes != 0).flatten(1).any(dim=1) & copied
         if not bool(kept.any()):  # nothing depends on the weight: one row of zeros stands for all
-            kept[self.egos.centres[0]] = True
-        counts = torch.bincount(owner[kept], minlength=self.engine.num_train)
-        reached, places = self.egos.nodes[kept].unique(return_inverse=True)
+            kept[int(copied.nonzero()[0])] = True
+        counts = torch.bincount(rows.owner[kept], minlength=self.engine.num_train)
+        reached, places = rows.nodes[kept].unique(return_inverse=True)
         return LiftedWeight(
             start,
             use.transposed,
@@ -301,7 +301,7 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
     drawn = exact.cast(engine.source_dtype)
     if engine.masks == 0 or not drawn.has_dropout():
         return exact.expected(0)
-    masks = engine.masks or (MASKS if len(exact.egos.nodes) <= MANY_ROWS else FEW_MASKS)
+    masks = engine.masks or (MASKS if exact.egos.size <= MANY_ROWS else FEW_MASKS)
     found = drawn.expected(masks)
     return replace(
         found,

@@ -193,3 +193,41 @@ def test_expectations_over_dropout():
     J = slow.jacobian.rows
     rows = quick.jacobian.push(torch.eye(J.shape[2], dtype=torch.float64))
     torch.testing.assert_close(rows, J, rtol=0.0, atol=0.25 * float(J.abs().max()))
+
+
+class Mixed(nn.Module):
+    """One linear layer on the rows of authors and venues together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(30, 6)
+        self.of_authors, self.of_venues = (gnn.SAGEConv((6, 30), CLASSES) for _ in range(2))
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
+        sizes = [len(x_dict["author"]), len(x_dict["venue"])]
+        together = torch.tanh(self.both(torch.cat([x_dict["author"], x_dict["venue"]])))
+        authors, venues = together.split(sizes)
+        papers = x_dict["paper"]
+        written = self.of_authors((authors, papers), edge_index_dict["author", "writes", "paper"])
+        return written + self.of_venues((venues, papers), edge_index_dict["venue", "shows", "paper"])
+
+
+def test_rows_that_happen_to_be_as_many_as_those_of_another_type():
+    """Authors and venues together are as many as papers in the copies, but they are not the papers."""
+    data = library(one_width=True, times=6)
+    view = view_of(data, "paper")
+    torch.manual_seed(0)
+    model, confused = Mixed().double(), 0
+    for seed in range(200):
+        nodes = torch.randperm(PAPERS, generator=torch.Generator().manual_seed(seed))[: 2 + seed % 6]
+        papers, authors, venues = (len(r.nodes) for r in typed_ego_graphs(view, nodes, 2, most_rows=10_000).rows)
+        if papers != authors + venues:
+            continue
+        confused += 1
+        engine = GenericEngine(model, view, nodes, weight_decay=1e-2)
+        found = engine.expected()
+        assert found.why_slow == "the rows of several types of nodes cannot be told apart"
+        V = torch.eye(engine.num_parameters, dtype=torch.float64)[:, ::17]
+        wanted = DenseJacobian(autodiff.jacobian_rows(engine, engine.theta, nodes)).push(V)
+        torch.testing.assert_close(found.jacobian.push(V), wanted, **EXACT)
+    assert confused >= 1, "the case must come up"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from jurygcn.data import ordinary
-from jurygcn.derivatives.autodiff import derivative_rows
+from jurygcn.derivatives.autodiff import derivative_rows, outputs_along
 from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
 from jurygcn.derivatives.uses import Use, Uses
@@ -37,6 +37,9 @@ MASKS_ROW_BY_ROW = 2
 
 # The slopes of the lifted weights take at most this many numbers.
 MOST_SLOPES = 100_000_000
+
+# Derivatives of a heterogeneous model on copies and on the whole graph are equal up to this share of the largest.
+SAME_DERIVATIVE = 1e-6
 
 # A weight with fewer inputs than this is kept dense: lifting it saves nothing.
 FEW_INPUTS = 24
@@ -127,6 +130,21 @@ class EgoDerivatives:
         with in_use:  # while another thread calls the model, its parameters are others
             self.parameters = {n: p for n, p in engine.model.named_parameters() if p.requires_grad}
         self._find_uses()
+        if engine.typed:
+            self._check_types()
+
+    def _check_types(self) -> None:
+        """Refuse rows that were taken for those of another type: they are told by their number alone.
+
+        The Jacobian times a random direction is compared with the derivative along it on the whole graph.
+        """
+        engine, theta = self.engine, self.engine.theta
+        along = torch.randn(1, len(theta), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(theta)
+        graph, rows = engine._train_graph
+        wanted = outputs_along(lambda t: engine.outputs(t, rows, graph), theta, along)[0]
+        found = self.expected(0).jacobian.push(along.T)[:, :, 0]
+        if not bool((found - wanted).abs().max() <= SAME_DERIVATIVE * wanted.abs().max()):
+            raise NotSeparable("the rows of several types of nodes cannot be told apart")
 
     def cast(self, dtype: torch.dtype) -> EgoDerivatives:
         """The same in another precision, without checking again."""

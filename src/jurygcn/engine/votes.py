@@ -16,7 +16,7 @@ from jurygcn.data.heterogeneous import all_edges
 from jurygcn.derivatives.autodiff import UNBATCHED
 from jurygcn.derivatives.lifted import sparse_if_worth, times
 from jurygcn.derivatives.uses import LINEAR, PRODUCTS, Use, Uses
-from jurygcn.graph.fused import SparseProducts, with_sparse_adjacency
+from jurygcn.graph.fused import SparseProducts, has_values, with_sparse_adjacency
 from jurygcn.models.copies import in_use
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class LiftedPredictor:
     def _fused_graph(self) -> Data | None:
         """The graph with a sparse adjacency, if the model takes it and gives the same outputs."""
         engine = self.engine
-        values = [self.graph.get(name) for name in ("edge_attr", "edge_type")]
-        if engine.forward is not None or engine.typed or any(value is not None for value in values):
+        if engine.forward is not None or has_values(self.graph):
             return None
         some = torch.stack([theta for theta, _ in engine._probes])
         try:

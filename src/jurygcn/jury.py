@@ -46,7 +46,8 @@ from jurygcn.verdict import Verdict
 # Above this many numbers in all ballots, votes="auto" linearises: exact ones would take many minutes.
 MANY_BALLOTS = 2e9
 
-# The paper's weight decay, and this library's when it trains.
+# The paper's weight decay, and this library's when it trains. It is assumed for parameters whose decay is neither stated
+# nor can be estimated.
 ASSUMED_DECAY = Recipe.weight_decay
 
 
@@ -63,7 +64,8 @@ class Jury:
         loss: "cross_entropy" or "mse".
         weight_decay: the L2 that the model was trained with; it is part of the objective. The optimizer that trained
             the model, one number, or a mapping from names of parameters or modules to numbers (0 for all others). If it
-            is not given, 5e-4 is assumed, and ``health`` says so.
+            is not given, or for most models also where it is (``LeaveOut.decay``), the effective weight decay of each
+            weight matrix is estimated from the trained model.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
         chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
             after active learning no coverage is claimed.
@@ -111,8 +113,10 @@ class Jury:
             loss=loss,
             weight_decay=decay,
             forward=forward,
-            masks=self.leave_out.dropout_masks,
         )
+        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
+        self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
         self.node_type = self._sources.node_type
@@ -260,7 +264,9 @@ class Jury:
         return self._make_curvature()
 
     def _make_curvature(self) -> Curvature:
-        return curvature_of(self.engine, self.leave_out.curvature, damping=self.leave_out.damping)
+        settings = self.leave_out
+        effective = settings.decay == "effective"
+        return curvature_of(self.engine, settings.curvature, damping=settings.damping, effective=effective)
 
     def _grounds(self, question: Question) -> Grounds:
         """What decides which coverage may be claimed of the answer to a question."""

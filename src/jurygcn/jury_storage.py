@@ -27,11 +27,11 @@ from jurygcn.settings import LeaveOut, Run, Votes
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FORMAT, FILE = 6, "jury.npz"
+FORMAT, FILE = 7, "jury.npz"
 _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("loss", "curvature", "leave_out", "votes", "memory", "chosen"), (str,)),
+    **dict.fromkeys(("loss", "curvature", "decay", "leave_out", "votes", "memory", "chosen"), (str,)),
     **{"rank": (int,), "max_jurors": (int,), "damping": _NUMBER},
     **{"weight_decay": (type(None), dict, *_NUMBER), "dropout_masks": (type(None), int), "corrected_by": (int,)},
     **{"node_type": (type(None), str)},
@@ -104,6 +104,7 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
         "weight_decay": None if jury.decay_assumed else dict(decay) if isinstance(decay, Mapping) else decay,
         "leave_out": jury.leave_out.how,
         "curvature": jury.leave_out.curvature,
+        "decay": jury.leave_out.decay,
         "damping": float(jury.leave_out.damping),
         "votes": jury.votes.how,
         "rank": int(jury.votes.rank),
@@ -124,7 +125,7 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
         "leave_out": LeaveOut(
             *(how, curvature),
             damping=damping,
-            **{name: saved[name] for name in ("max_jurors", "dropout_masks", "corrected_by")},
+            **{name: saved[name] for name in ("decay", "max_jurors", "dropout_masks", "corrected_by")},
         ),
         "votes": Votes(saved["votes"], saved["rank"]),
         "run": Run(memory=saved["memory"]),

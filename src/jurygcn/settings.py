@@ -5,11 +5,11 @@ Each object checks its own values when it is made. ``Jury`` checks what depends 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jurygcn.checks import check_choice, check_count, check_real, in_short
 from jurygcn.conformal.predictions import parse_memory
-from jurygcn.curvature import CURVATURES
+from jurygcn.curvature import CURVATURES, DECAYS
 from jurygcn.errors import SettingError
 from jurygcn.linalg import Solver, check_solver
 from jurygcn.parallel import check_parallel
@@ -29,13 +29,17 @@ class LeaveOut:
             formulas as printed, with errata E1 to E3 and the curvature of Theorem 1).
         curvature: "ggn", "hessian" or "printed". Newton jurors need "ggn"; printed ones always take "printed".
         solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with its own settings.
+        decay: the weight decay in the curvature: "effective" (for each weight matrix the one at which the trained
+            parameters are a minimum: right also for models that stopped early or have dropout), "stated" (the one that
+            the caller states, as in the paper), or "auto": stated for a jurygcn.GCN without dropout and for jurors
+            other than Newton's, effective for all others and wherever no weight decay is stated.
         damping: a number that is added to the curvature's diagonal.
         max_jurors: the number of jurors, drawn at random; None takes one per label. The other labels still train the
             model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level below
             1 / (max_jurors + 1) can be asked for.
-        dropout_masks: the draws of dropout over which gradients and curvature are averaged, if the model was trained
-            with dropout; None takes 8 (4 where neighbourhoods are large), 0 takes the model in
-            eval mode.
+        dropout_masks: the draws of dropout over which gradients and curvature are averaged; 0 takes the model in eval
+            mode. None takes 0 with the effective decay, which accounts for dropout, and else 8 for a model that has
+            dropout (4 where neighbourhoods are large).
         corrected_by: the number of jurors that are retrained, as ``Jury(retraining=...)`` says, to set the step length
             of all others; for models that stopped early or have batch normalisation.
     """
@@ -43,6 +47,7 @@ class LeaveOut:
     how: str = "newton"
     curvature: str = "ggn"
     solver: str | Solver = "auto"
+    decay: str = "auto"
     damping: float = 0.0
     max_jurors: int | None = None
     dropout_masks: int | None = None
@@ -60,6 +65,7 @@ class LeaveOut:
             )
         check_choice(self.curvature, "curvature", CURVATURES)
         check_solver(self.solver)
+        check_choice(self.decay, "decay", ("auto", *DECAYS))
         check_real(self.damping, "damping")
         if self.max_jurors is not None:
             check_count(self.max_jurors, "max_jurors")
@@ -75,6 +81,25 @@ class LeaveOut:
             )
         if self.how == "printed":
             object.__setattr__(self, "curvature", "printed")
+        if self.decay == "effective" and not self.estimated_by_ggn:
+            raise SettingError(
+                "expected newton or influence jurors with curvature='ggn' for decay='effective', got "
+                f"leave_out={self.how!r}, curvature={self.curvature!r}; leave decay out"
+            )
+
+    def resolved(self, *, usual: str, stated: bool) -> LeaveOut:
+        """The settings without "auto", for an engine's ``usual`` decay and whether any decay is stated."""
+        decay = self.decay
+        if decay == "auto":
+            effective = self.estimated_by_ggn and (not stated or (self.how == "newton" and usual == "effective"))
+            decay = "effective" if effective else "stated"
+        masks = 0 if self.dropout_masks is None and decay == "effective" else self.dropout_masks
+        return replace(self, decay=decay, dropout_masks=masks)
+
+    @property
+    def estimated_by_ggn(self) -> bool:
+        """Whether jurors are estimated with the Gauss-Newton curvature."""
+        return self.how in ("newton", "influence") and self.curvature == "ggn"
 
     @property
     def printed(self) -> bool:

@@ -10,8 +10,9 @@ from torch_geometric.nn import GraphNorm
 
 from gnn_zoo import ZOO, TwoLayers
 from jurygcn.derivatives import DenseJacobian, autodiff
-from jurygcn.engine.expected import EgoDerivatives, NotSeparable, whole_graph_derivatives
+from jurygcn.engine.expected import EgoDerivatives, NotSeparable
 from jurygcn.engine.generic import GenericEngine
+from jurygcn.engine.whole_graph import tracked_rows, whole_graph_derivatives
 from jurygcn.graph.ego import ego_graphs
 
 EXACT = {"rtol": 1e-8, "atol": 1e-9}
@@ -66,6 +67,16 @@ def test_votes_are_the_models_own_outputs(name):
     thetas = engine.theta + 0.1 * torch.randn(5, engine.num_parameters, generator=generator, dtype=torch.float64)
     wanted = torch.stack([engine.outputs(theta) for theta in thetas], dim=-1)
     torch.testing.assert_close(predictor.outputs(thetas), wanted, **EXACT)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_rows_by_output_are_those_of_autograd(name):
+    engine = engine_of(name)
+    graph, rows = engine._train_graph
+    found = tracked_rows(engine, graph, rows, None)
+    assert found is not None or name == "weight_norm"  # its weight is a function of two parameters
+    if found is not None:
+        torch.testing.assert_close(found, autodiff.jacobian_rows(engine, engine.theta, engine.train_nodes), **EXACT)
 
 
 class WithDropout(nn.Module):

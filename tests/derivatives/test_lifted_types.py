@@ -13,8 +13,9 @@ from torch_geometric.data import HeteroData
 from hetero_models import CLASSES, MODELS, PAPERS, library, made
 from jurygcn.data.heterogeneous import as_given, view_of
 from jurygcn.derivatives import DenseJacobian, autodiff
-from jurygcn.engine.expected import EgoDerivatives, whole_graph_derivatives
+from jurygcn.engine.expected import EgoDerivatives
 from jurygcn.engine.generic import GenericEngine
+from jurygcn.engine.whole_graph import whole_graph_derivatives
 from jurygcn.graph.typed import local_view, typed_ego_graphs
 
 EXACT = {"rtol": 1e-7, "atol": 1e-9}

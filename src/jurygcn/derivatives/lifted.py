@@ -25,6 +25,9 @@ from jurygcn.derivatives.jacobian import DenseJacobian
 # numbers in a temporary array, at most
 TEMPORARY = 40_000_000
 
+# Nodes are taken in this many parts, so that only one of two equal blocks of a Gram matrix is computed.
+PARTS = 6
+
 # Rows of constants whose products with each other are formed.
 MOST_PAIRS = 8_000
 
@@ -139,7 +142,8 @@ class LiftedWeight:
         rows = products_of_rows(self.constants).to(self.slopes)
         V = len(rows)
         out = torch.empty(n, C, n, C, dtype=self.slopes.dtype, device=self.slopes.device)
-        for some in torch.arange(n).split(max(1, TEMPORARY // max(1, C * h * V))):
+        at_once = min(TEMPORARY // max(1, C * h * V), -(-n // PARTS))
+        for some in torch.arange(n).split(max(1, at_once)):
             first, last = int(some[0]), int(some[-1]) + 1
             seen = torch.empty(V, h, len(some), C, dtype=out.dtype, device=out.device)  # X X^T G of some nodes
             for k, (places, G) in enumerate(self.nodes[first:last]):

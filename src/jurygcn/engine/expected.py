@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from jurygcn.data import ordinary
-from jurygcn.derivatives.autodiff import derivative_rows, outputs_along
-from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
+from jurygcn.derivatives.autodiff import outputs_along
+from jurygcn.derivatives.jacobian import Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
 from jurygcn.derivatives.uses import Use, Uses
 from jurygcn.graph.ego import EgoGraphs, EgoRows, ego_graphs
@@ -32,11 +31,9 @@ MASKS = 8
 # As many where the copies of all neighbourhoods have more than MANY_ROWS rows, each of which costs time.
 FEW_MASKS, MANY_ROWS = 4, 8_000
 
-# As many where each draw costs as much as all derivatives.
-MASKS_ROW_BY_ROW = 2
-
-# The slopes of the lifted weights take at most this many numbers.
-MOST_SLOPES = 100_000_000
+# The slopes of the lifted weights, and the features of all copies of neighbourhoods, take at most this many numbers.
+# Above it one backward pass per output on the graph itself costs less.
+MOST_SLOPES, MOST_FEATURES = 100_000_000, 50_000_000
 
 # Derivatives of a heterogeneous model on copies and on the whole graph are equal up to this share of the largest.
 SAME_DERIVATIVE = 1e-6
@@ -117,7 +114,7 @@ class EgoDerivatives:
         self.engine = engine
         hops = num_hops(engine.model)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=1)
-        most = MOST_SLOPES // (widest * engine.num_outputs)
+        most = min(MOST_SLOPES // (widest * engine.num_outputs), MOST_FEATURES // engine.data.x.shape[1])
         if engine.forward is not None:
             raise NotSeparable("the model is called through forward=, which may look at the whole graph")
         copies = typed_ego_graphs if engine.typed else ego_graphs
@@ -151,6 +148,7 @@ class EgoDerivatives:
         if dtype == self.engine.dtype:
             return self
         twin = copy.copy(self)
+        twin._first = []
         twin.engine = self.engine.cast(dtype)
         twin.egos = replace(self.egos, graph=ordinary(self.egos.graph, dtype=dtype))
         with in_use:
@@ -164,6 +162,7 @@ class EgoDerivatives:
     def _find_uses(self) -> None:
         """Which parameters can be tracked, and which of them are lifted out."""
         z, uses = self._run(None)
+        self._first = [(z, uses)]  # what `expected` asks for next, once: its graph is freed by the backward pass
         self._check_complete(z, uses)
         self.order = [use.name for use in uses.found]
         if not torch.allclose(z, self.engine.train_outputs, rtol=1e-6, atol=1e-6):
@@ -222,7 +221,7 @@ class EgoDerivatives:
         predictions = torch.zeros(n, C, dtype=engine.dtype, device=engine.theta.device)
         seeds: list[int | None] = list(range(masks)) if masks else [None]
         for seed in seeds:
-            z, uses = self._run(seed)
+            z, uses = self._first.pop() if seed is None and self._first else self._run(seed)
             predictions += engine.loss.predict(z.detach()) / len(seeds)
             self._add(z, uses.found, sums, 1.0 / len(seeds))
         outputs = engine.loss.outputs(predictions) if masks else engine.train_outputs
@@ -316,8 +315,10 @@ class EgoDerivatives:
 def expected_derivatives(engine: GenericEngine) -> Expected:
     """Derivatives on ego graphs: in eval mode in full precision, or averages over dropout in the model's own."""
     exact = EgoDerivatives(engine)
+    if engine.masks == 0:
+        return exact.expected(0)
     drawn = exact.cast(engine.source_dtype)
-    if engine.masks == 0 or not drawn.has_dropout():
+    if not drawn.has_dropout():
         return exact.expected(0)
     masks = engine.masks or (MASKS if exact.egos.size <= MANY_ROWS else FEW_MASKS)
     found = drawn.expected(masks)
@@ -327,30 +328,6 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
         jacobian=found.jacobian.cast(engine.dtype),
         noise=found.noise.to(engine.dtype),
     )
-
-
-def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
-    """Row by row on the part of the graph that determines the training nodes' outputs: slow, for any model."""
-    graph, rows = engine._train_graph
-
-    def outputs(theta: Tensor, seed: int | None) -> Tensor:
-        with training_mode(engine.model, seed):  # seeded here, so that every call draws the same mask
-            return engine.outputs(theta, rows, graph)
-
-    theta = engine.theta
-    with in_use, torch.no_grad():
-        random = not torch.equal(outputs(theta, 0), outputs(theta, 1))
-    masks = (MASKS_ROW_BY_ROW if engine.masks is None else engine.masks) if random else 0
-    seeds: list[int | None] = list(range(masks)) if masks else [None]
-    predictions = torch.zeros_like(engine.train_outputs)
-    total = theta.new_zeros(engine.num_train, engine.num_outputs, engine.num_parameters)
-    for seed in seeds:
-        with in_use:  # the model is in training mode meanwhile
-            with torch.no_grad():
-                predictions += engine.loss.predict(outputs(theta, seed)) / len(seeds)
-            total += derivative_rows(partial(outputs, seed=seed), theta) / len(seeds)
-    expected = engine.loss.outputs(predictions) if masks else engine.train_outputs
-    return Expected(expected, DenseJacobian(total), masks, torch.zeros_like(theta), why)
 
 
 def squared_rows(root: Tensor, rows: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ class Engine(Protocol):
         dtype: the precision of derivatives and solves.
         source_dtype: the precision of the caller's model, in which jurors vote.
         train_outputs: logits of the training nodes at theta, (n, C).
+        masks: the draws of dropout that derivatives are averaged over; 0 for eval mode, None for the usual number.
     """
 
     model: nn.Module
@@ -74,6 +75,11 @@ class Engine(Protocol):
     dtype: torch.dtype
     source_dtype: torch.dtype
     num_outputs: int
+    masks: int | None
+
+    @property
+    def usual_decay(self) -> str:
+        """Which weight decay fits models of this kind as they are usually trained: "effective" or "stated"."""
 
     @property
     def num_train(self) -> int:

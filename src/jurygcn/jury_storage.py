@@ -25,7 +25,7 @@ from jurygcn.settings import LeaveOut, Run, Votes
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FORMAT, FILE = 5, "jury.npz"
+FORMAT, FILE = 6, "jury.npz"
 _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
@@ -38,6 +38,7 @@ DECAY = "weight_decay"  # is compared as a vector: there are several ways to say
 SOLVE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("leave_out", "solver", "reason"), (str,)),
     **{"residual": _NUMBER, "iterations": (int,), "discarded": _NUMBER, "dropout_masks": (int,)},
+    "implied_decay": _NUMBER,
 }
 ROUNDING = 1e-4  # by which a leverage may lie outside of 0..1, and outputs of the same model may differ
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.checks import check_choice, check_real
+from jurygcn.curvature.implied import implied_decay
 from jurygcn.derivatives import Jacobian
 from jurygcn.engine import Engine, Expected
 
@@ -112,10 +113,18 @@ class GGN(_Diagonal):
 
     name = "ggn"
 
-    def __init__(self, jacobian: Jacobian, root: Tensor, diagonal: Tensor, expected: Expected | None = None) -> None:
+    def __init__(
+        self,
+        jacobian: Jacobian,
+        root: Tensor,
+        diagonal: Tensor,
+        expected: Expected | None = None,
+        implied_decay: float = 0.0,
+    ) -> None:
         self.factor = GGNFactor(jacobian, root)
         self.diagonal = diagonal
         self.expected = expected
+        self.implied_decay = implied_decay
 
     @property
     def definite(self) -> bool | None:
@@ -149,6 +158,7 @@ class _SecondDerivative(_Diagonal):
 
     definite: bool | None = None
     expected: Expected | None = None
+    implied_decay: float = 0.0
 
     def __init__(self, engine: Engine, diagonal: Tensor) -> None:
         self.engine, self.diagonal = engine, diagonal
@@ -209,10 +219,14 @@ Curvature = GGN | Hessian | Printed
 
 
 def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0) -> Curvature:
-    """The curvature operator named ``kind``, with weight decay and damping on its diagonal."""
+    """The curvature operator named ``kind``, with weight decay and damping on its diagonal.
+
+    A model without any weight decay or damping gets the decay that its parameters imply; see `implied_decay`.
+    """
     check_choice(kind, "curvature", CURVATURES)
     diagonal = engine.decay + check_real(damping, "damping")
     if kind == "ggn":
         found = engine.expected()
-        return GGN(found.jacobian, engine.loss.root(found.outputs), diagonal + found.noise, found)
+        implied = 0.0 if bool((diagonal > 0).any()) else implied_decay(engine, found)
+        return GGN(found.jacobian, engine.loss.root(found.outputs), diagonal + found.noise + implied, found, implied)
     return Hessian(engine, diagonal) if kind == "hessian" else Printed(engine, diagonal)

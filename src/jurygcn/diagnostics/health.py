@@ -15,7 +15,10 @@ from jurygcn.linalg import extreme_eigenvalues
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-CONVERGED = 0.05  # relative gradient below which a model counts as trained to its objective's minimum
+# The relative gradient up to which jurors agree with retrained ones as well as at the minimum. Above it they tend to
+# move too far: benchmarks/stopped_early.py.
+CONVERGED = 0.25
+FITS = 0.05  # relative gradient below which a weight decay counts as the one that the parameters are a minimum with
 HIGH_LEVERAGE = 0.99  # of a training node on its own prediction; above it, its juror is poorly determined
 ILL_CONDITIONED = 1e10  # the condition number above which a solve loses most of float64's 16 digits
 MUCH_DISCARDED = 0.05  # of the jurors' steps outside their common directions; above it, votes are inaccurate
@@ -30,11 +33,12 @@ class Health:
         relative_gradient: that norm over the sum of the norms of its two parts; 0 at the minimum, 1 far from it.
         eigenvalues: smallest and largest eigenvalue of the curvature, estimated.
         weight_decay: the weight decay (one for all parameters) that minimises the gradient.
-        damping: the value added to the curvature's diagonal.
+        damping: the value added to the curvature's diagonal, also where it was estimated for lack of weight decay.
         residual: relative residual of the jurors' linear systems.
         leverage: smallest and largest leverage of a training node (newton jurors).
         discarded: share of the jurors' steps outside their common directions (linearised jurors).
-        dropout: largest dropout probability in the model; dropout is off here, but may have been on in training.
+        dropout: largest dropout probability of the model's modules; 0 if they name none.
+        random_in_training: whether passes in training mode differ, because of dropout in any form.
         frozen: parameters that are held fixed.
         saturated: training nodes with a class of probability 1, in the model's own precision.
         precision: dtype of the votes, "float32" or "float64".
@@ -51,6 +55,7 @@ class Health:
     leverage: tuple[float, float] | None
     discarded: float
     dropout: float
+    random_in_training: bool
     frozen: int
     saturated: int
     precision: str
@@ -77,12 +82,13 @@ def health_of(jury: Jury) -> Health:
         relative_gradient=gradient / scale if scale > 0 else 0.0,
         eigenvalues=(smallest, largest),
         weight_decay=_fitting_decay(data_gradient, engine.theta),
-        damping=jury.leave_out.damping,
+        damping=jury.leave_out.damping + jurors.implied_decay,
         solver=jurors.reason,
         residual=jurors.residual,
         leverage=leverage,
         discarded=jurors.discarded if isinstance(jurors, CompressedJurors) else 0.0,
         dropout=largest_dropout(engine.model),
+        random_in_training=engine.random_in_training,
         frozen=sum(p.numel() for p in engine.model.parameters() if not p.requires_grad),
         saturated=_saturated(jury),
         precision=str(engine.source_dtype).removeprefix("torch."),
@@ -132,20 +138,27 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
             f"weight_decay was not given, so {jury.engine.weight_decay:g} was assumed: pass the value that the model "
             "was trained with (0 for none)."
         )
-    if health.relative_gradient > CONVERGED:
+    if health.relative_gradient > CONVERGED and not health.random_in_training and bool((jury.engine.decay > 0).any()):
         data, _ = _gradient_parts(jury)
         rest = float((data + health.weight_decay * jury.engine.theta).norm())
-        hint = ""
-        if health.weight_decay > 0 and rest < CONVERGED * 2 * float(data.norm()):
-            hint = f" The parameters look like a minimum with weight decay {health.weight_decay:.1e}."
+        if health.weight_decay > 0 and rest < FITS * 2 * float(data.norm()):
+            yield (
+                "The stated weight decay does not fit: the parameters look like a minimum with weight decay "
+                f"{health.weight_decay:.1e}. With a wrong weight decay the jurors are wrong: pass the weight decay "
+                "you trained with."
+            )
+        else:
+            yield (
+                "Training stopped before the minimum of its objective (relative gradient "
+                f"{health.relative_gradient:.0%}, 0% at the minimum). Jurors then tend to move too far, and label sets "
+                "to be too large: train longer, pass the weight decay you trained with, or measure the effect with "
+                "jury.fidelity()."
+            )
+    if health.random_in_training and not jury.dropout_masks:
+        rate = f" ({health.dropout:g})" if health.dropout > 0 else ""
         yield (
-            f"Not converged: the relative gradient is {health.relative_gradient:.0%} (0% at the minimum). Train "
-            f"longer, or pass the weight decay you trained with; jury.fidelity() measures the effect.{hint}"
-        )
-    if health.dropout > 0 and not jury.dropout_masks:
-        yield (
-            f"The model has dropout ({health.dropout:g}), so training minimised another objective than the one "
-            "quantified here; jury.fidelity() measures the effect."
+            f"The model has dropout{rate}, which is off here. If it was on in training, jurors move too little, and "
+            "label sets are too small: leave dropout_masks out, or measure it with jury.fidelity()."
         )
     if health.frozen:
         yield f"{health.frozen:,} parameters are frozen, so the jurors differ in the others only."
@@ -153,14 +166,20 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
 
 def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
     low, high = health.eigenvalues
-    if float(jury.engine.decay.max()) == 0 and jury.leave_out.damping == 0:
-        yield "There is no weight decay, so the curvature may be singular: pass weight_decay or damping."
-    if low < 0:
+    if jury.jurors.implied_decay > 0:
+        yield (
+            "The model has no weight decay, so its labels do not determine all of its parameters. The curvature is "
+            f"damped by {jury.jurors.implied_decay:.1e}, twice the weight decay that the parameters fit best; "
+            "jury.fidelity() measures how good that is."
+        )
+    # a common shift of a last layer's biases changes nothing: the dual solver leaves such directions out
+    undetermined = jury.jurors.solver == "dual" and bool((jury.curvature.diagonal == 0).any())
+    if low < -high / ILL_CONDITIONED:
         yield (
             f"The curvature has negative eigenvalues ({low:.1e}), so the parameters are not a minimum: "
             "use curvature='ggn'."
         )
-    elif high > ILL_CONDITIONED * low:
+    elif high > ILL_CONDITIONED * low and not undetermined:
         yield (
             f"The curvature is ill-conditioned (eigenvalues {low:.1e} to {high:.1e}), so the jurors have few exact "
             "digits: use more weight decay or damping, or scale the features down."

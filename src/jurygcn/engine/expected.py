@@ -309,6 +309,18 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
     )
 
 
+def random_in_training(engine: GenericEngine) -> bool:
+    """Whether two passes in training mode differ: the model has dropout, as a module or as a function."""
+    graph, rows = engine._train_graph
+
+    def outputs(seed: int) -> Tensor:
+        with training_mode(engine.model, seed):
+            return engine.outputs(engine.theta, rows, graph)
+
+    with in_use, torch.no_grad():
+        return not torch.equal(outputs(0), outputs(1))
+
+
 def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
     """Row by row on the part of the graph that determines the training nodes' outputs: slow, for any model."""
     graph, rows = engine._train_graph
@@ -318,9 +330,7 @@ def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
             return engine.outputs(theta, rows, graph)
 
     theta = engine.theta
-    with in_use, torch.no_grad():
-        random = not torch.equal(outputs(theta, 0), outputs(theta, 1))
-    masks = (MASKS_ROW_BY_ROW if engine.masks is None else engine.masks) if random else 0
+    masks = (MASKS_ROW_BY_ROW if engine.masks is None else engine.masks) if engine.random_in_training else 0
     seeds: list[int | None] = list(range(masks)) if masks else [None]
     predictions = torch.zeros_like(engine.train_outputs)
     total = theta.new_zeros(engine.num_train, engine.num_outputs, engine.num_parameters)

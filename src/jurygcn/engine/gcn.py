@@ -83,6 +83,11 @@ class GCNEngine(GenericEngine):
             return super().expected()
         return Expected(self.train_outputs, self.jacobian(), 0, torch.zeros_like(self.decay))
 
+    @cached_property
+    def random_in_training(self) -> bool:
+        """Whether the model has dropout."""
+        return self._gcn.dropout > 0.0
+
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""
         return closed_form_jacobian(self.theorem_1())

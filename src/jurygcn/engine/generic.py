@@ -20,6 +20,7 @@ from jurygcn.engine.expected import (
     Expected,
     NotSeparable,
     expected_derivatives,
+    random_in_training,
     whole_graph_derivatives,
 )
 from jurygcn.engine.protocol import Predictor, SecondDerivative
@@ -231,6 +232,11 @@ class GenericEngine:
             return expected_derivatives(self)
         except NotSeparable as reason:
             return whole_graph_derivatives(self, str(reason))
+
+    @cached_property
+    def random_in_training(self) -> bool:
+        """Whether the model has dropout, found by two passes in training mode."""
+        return random_in_training(self)
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits in eval mode."""

@@ -120,6 +120,7 @@ class LeaveOneOut:
             iterations=len(residuals),
             leverage=1.0 - least[self.positions],
             dropout_masks=self.dropout_masks,
+            implied_decay=self.operator.implied_decay,
         )
 
     def _check_ggn(self) -> None:
@@ -159,6 +160,7 @@ class LeaveOneOut:
             iterations=solution.iterations,
             leverage=leverage,
             dropout_masks=self.dropout_masks,
+            implied_decay=self.operator.implied_decay,
         )
 
     def _whitened(self) -> Tensor:

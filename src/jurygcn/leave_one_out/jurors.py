@@ -15,6 +15,7 @@ class Jurors:
 
     Attributes:
         dropout_masks: the draws of dropout that the derivatives are averages over; 0 for eval mode.
+        implied_decay: the damping of a model without weight decay; 0 for all others.
     """
 
     steps: Tensor
@@ -25,6 +26,7 @@ class Jurors:
     iterations: int
     leverage: Tensor | None = None
     dropout_masks: int = 0
+    implied_decay: float = 0.0
 
     @property
     def count(self) -> int:
@@ -56,6 +58,7 @@ class CompressedJurors:
     iterations: int
     leverage: Tensor
     dropout_masks: int = 0
+    implied_decay: float = 0.0
 
     @property
     def count(self) -> int:

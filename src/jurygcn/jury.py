@@ -237,6 +237,11 @@ class Jury:
         return self.jurors.dropout_masks
 
     @property
+    def agreement(self) -> Agreement | None:
+        """What ``fidelity`` found about the jurors; None before."""
+        return self._agreement
+
+    @property
     def fitted(self) -> bool:
         """Whether ``fit`` has found the jurors."""
         return self._jurors is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from jurygcn.conformal.claims import Claim, Grounds
+from jurygcn.conformal.claims import Agreement, Claim, Grounds
 from jurygcn.conformal.intervals import check_alpha, exact_rank
 from jurygcn.display.figures import plot_node, plot_verdict
 from jurygcn.display.words import as_line, verdict_facts, verdict_html
@@ -143,6 +143,10 @@ class Verdict:
             alpha = self.alpha
         level = check_alpha(0.1 if alpha is None else alpha, below=1.0)
         return self.grounds.claim(level, int(self.num_jurors.max()) if len(self) else 0)
+
+    def compared(self, agreement: Agreement) -> Verdict:
+        """The same verdict with the claim that follows from a comparison of its jurors with retrained ones."""
+        return replace(self, grounds=replace(self.grounds, agreement=agreement))
 
     # --- scores ----------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ def test_quantify_json_ranks_nodes():
     assert shown["jury"]["residual"] < 1e-6
     assert 0.5 < shown["test"]["set_coverage"] <= 1
     assert shown["files"] == []
-    assert set(shown["seconds"]) == {"data", "training", "jurors", "votes"}
+    assert set(shown["seconds"]) == {"data", "training", "jurors", "votes", "health"}
 
 
 @pytest.mark.parametrize(

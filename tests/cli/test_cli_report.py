@@ -34,6 +34,7 @@ def test_quantify_writes_the_page(tmp_path: Path):
     assert f"Wrote {page}" in result.stdout
     assert "2 jurors were retrained for comparison." in page.read_text(encoding="utf-8")
     assert "correlation" in result.stdout  # and the doctor's report is printed
+    assert "were not compared" not in result.stdout  # the claim follows what was measured
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert run_json(*QUANTIFY, "--votes", "linearized", "--report", page)["files"] == [str(page)]
     assert "were not computed" in page.read_text(encoding="utf-8")

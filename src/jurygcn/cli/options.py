@@ -218,12 +218,12 @@ Preset = Annotated[
     ),
 ]
 Chosen = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--chosen",
         callback=one_of("--chosen", CHOSEN),
         help="How the labels were chosen: random, 'per class' (the same number from each class), or actively (then "
-        "no coverage is claimed).",
+        "no coverage is claimed); by default what the file of --train-nodes says, else random.",
     ),
 ]
 MaxJurors = Annotated[int | None, whole("--max-jurors", "Number of jurors, drawn at random; all by default.")]

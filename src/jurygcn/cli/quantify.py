@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from jurygcn.diagnostics.health import Health
 from jurygcn.display.words import claim_words
 from jurygcn.models.training import Recipe
 from jurygcn.report import report_on
+from jurygcn.report.diagnostics_text import caution
 from jurygcn.settings import Run
 
 SHOWN = 10  # nodes per table
@@ -50,7 +52,7 @@ def quantify(
     hidden: given.Hidden = Recipe.hidden,
     votes: given.Votes = "auto",
     max_jurors: given.MaxJurors = None,
-    chosen: given.Chosen = "random",
+    chosen: given.Chosen = None,
     parallel: given.Parallel = None,
     memory: given.Memory = "1GB",
     as_json: given.AsJson = False,
@@ -72,6 +74,7 @@ def quantify(
         weight_decay=weight_decay,
         hidden=hidden,
         seed=seed,
+        chosen=chosen,
     )
     judgement = judge(
         open_session(data, settings),
@@ -80,13 +83,14 @@ def quantify(
         panel=panel,
         leave_out=jurors,
         votes=votes,
-        chosen=chosen,
         run=Run(parallel, memory, progress=True),
         resume=None if out is None else out / UNFINISHED,
     )
     # linearised juries avoid large matrices, and the check-up would need them
-    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.votes.how != "linearized")
+    wanted = retrain > 0 or judgement.jury.votes.how != "linearized"
     checkup = examine(judgement.session, judgement.jury, retrain) if wanted else (None, None)
+    if checkup[1] is not None:
+        judgement = replace(judgement, verdict=judgement.verdict.compared(checkup[1].agreement))
     report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
     if out is not None:
@@ -132,6 +136,9 @@ def present(
         print_json({**run, "most_uncertain": most, "least_uncertain": least, "files": [str(path) for path in files]})
         return
     console = Console()
+    doubt = caution(verdict.claim(SET_ALPHA), *checkup)
+    if doubt:
+        console.print(f"Caution: {doubt}\n", style="yellow", markup=False, highlight=False)
     for title, rows in ((f"{len(most)} most uncertain nodes", most), (f"{len(least)} least uncertain nodes", least)):
         console.print(node_table(rows, title=title))
     notes = (

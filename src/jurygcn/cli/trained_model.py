@@ -18,10 +18,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import jurygcn
-from jurygcn.active.labels import has_labels, read_labels, with_classes
+from jurygcn.active.labels import chosen_together, has_labels, read_labels, read_origins, with_classes
 from jurygcn.checks import all_finite
 from jurygcn.cli.checkpoint import load_gcn
-from jurygcn.cli.nodes import Recorded, checked, read_nodes, recorded_beside
+from jurygcn.cli.nodes import Recorded, checked, read_chosen, read_nodes, recorded_beside
 from jurygcn.cli.reporting import say
 from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
 from jurygcn.errors import DataError, ModelError, SettingError
@@ -48,6 +48,7 @@ class Settings:
     hidden: int = Recipe.hidden
     layers: int = Recipe.layers
     seed: int = 0
+    chosen: str | None = None
 
     def __post_init__(self) -> None:
         given = {"--labels": self.labels, "--per-class": self.per_class, "--train-nodes": self.train_nodes}
@@ -60,7 +61,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A graph, a model trained on some of its nodes, and the seconds of each stage.
+    """A graph, a model trained on some of its nodes, the seconds of each stage, and how the labels were chosen.
 
     Shapes: train_nodes (n,), test_nodes (t,), which are labelled nodes that were not trained on.
     """
@@ -73,6 +74,7 @@ class Session:
     weight_decay: float
     training: Training | None
     seconds: dict[str, float] = field(default_factory=dict)
+    chosen: str = "random"
 
     @contextmanager
     def timed(self, stage: str, what: str) -> Iterator[None]:
@@ -101,6 +103,7 @@ class Session:
             "training": None if self.training is None else {"epochs": self.training.epochs, "loss": self.loss},
             "versions": versions(),
             "seconds": {stage: round(seconds, 3) for stage, seconds in self.seconds.items()},
+            "chosen": self.chosen,
             "train_nodes": self.train_nodes.tolist(),
         }
 
@@ -148,7 +151,25 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
     if model is None:
         with stopwatch(seconds, "training"), progress_bar("Training"):
             model, training = train_gcn(data, train_nodes, settings, weight_decay)
-    return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds)
+    chosen = how_chosen(data, settings, recorded)
+    return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds, chosen)
+
+
+def how_chosen(data: Data, settings: Settings, recorded: Recorded) -> str:
+    """How the training nodes were chosen: by --chosen, by the file that names them, or by the checkpoint's run.json."""
+    path, said = settings.train_nodes, None
+    if path is not None and path != EVERY_LABEL:
+        said = chosen_together(read_origins(path, data).values()) if has_labels(path) else read_chosen(path)
+    elif settings.per_class is not None:
+        said = "per class"
+    elif settings.labels is None:
+        said = recorded.chosen
+    if said == "actively" and settings.chosen not in (None, "actively"):
+        raise SettingError(
+            f"expected --chosen actively, because the training nodes were chosen actively, got {settings.chosen!r}; "
+            "leave it out"
+        )
+    return settings.chosen or said or "random"
 
 
 def with_labels_from(path: Path | None, data: Data) -> Data:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,7 +42,8 @@ class Health:
         frozen: parameters that are held fixed.
         saturated: training nodes with a class of probability 1, in the model's own precision.
         precision: dtype of the votes, "float32" or "float64".
-        advice: what to do, one sentence or more each; empty if there is no problem.
+        doubts: why the jurors may be inaccurate, and what to do; one sentence or more each.
+        advice: the doubts, and what is known about the choice of the labels; empty if there is no problem.
     """
 
     gradient: float
@@ -59,6 +60,7 @@ class Health:
     frozen: int
     saturated: int
     precision: str
+    doubts: tuple[str, ...] = field(default=())
     advice: tuple[str, ...] = field(default=())
 
     @property
@@ -93,7 +95,9 @@ def health_of(jury: Jury) -> Health:
         saturated=_saturated(jury),
         precision=str(engine.source_dtype).removeprefix("torch."),
     )
-    return Health(**{**health.__dict__, "advice": tuple(_advice(health, jury))})
+    doubts = (*_advice_on_training(health, jury), *_advice_on_numbers(health, jury))
+    _, against, notes = jury.label_origin
+    return replace(health, doubts=doubts, advice=(*doubts, *against, *notes))
 
 
 def _gradient_parts(jury: Jury) -> tuple[Tensor, Tensor]:
@@ -123,13 +127,6 @@ def largest_dropout(model: nn.Module) -> float:
 
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _advice(health: Health, jury: Jury) -> Iterator[str]:
-    yield from _advice_on_training(health, jury)
-    yield from _advice_on_numbers(health, jury)
-    _, against, notes = jury.label_origin
-    yield from (*against, *notes)
 
 
 def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:

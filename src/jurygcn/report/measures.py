@@ -67,7 +67,8 @@ def _class_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
         return tiles
     truth, wrong = found.truth[tested], found.wrong
     on = f"of {len(tested):,} test nodes are predicted right"
-    asked = f"{verdict.claim(found.alpha).brief}, see the notes"
+    claim = verdict.claim(found.alpha)
+    asked = f"{claim.brief}, see above" if claim.kind == "none" else claim.brief
     held = f"of test nodes have their true label in the set; {asked}"
     tiles = [
         ("Accuracy", percent(measure.accuracy(verdict.predicted_class[tested], truth)), on),

@@ -206,7 +206,11 @@ class Verdict:
         return plot_node(self, node, alpha=alpha)
 
     def to_frame(self, alpha: float = 0.1) -> pd.DataFrame:
-        """A table with one row per node and all scores; label sets at ``alpha``."""
+        """A table with one row per node and all scores; label sets at ``alpha``.
+
+        ``label_set`` is a tuple of class names, or of class numbers if classes have no names. ``prediction_in_set``
+        says whether the set contains the model's prediction; see docs/choosing_a_score.md for why it may not.
+        """
         columns: dict[str, Any] = {"node": self.nodes.tolist()}
         if self.label_counts is None:
             outputs = self.outputs.shape[1]
@@ -222,8 +226,10 @@ class Verdict:
                 "width": self.width.tolist(),
             }
         if self.label_counts is not None:
-            columns["label_set"] = [self._set_words(row) for row in self.label_sets(alpha).tolist()]
+            sets = self.label_sets(alpha)
+            columns["label_set"] = [self._labels_in(row) for row in sets.tolist()]
             columns["set_size"] = self.set_size(alpha).tolist()
+            columns["prediction_in_set"] = sets.gather(1, self.predicted_class[:, None])[:, 0].tolist()
             for name in ("credibility", "confidence", "ambiguity"):
                 columns[name] = getattr(self, name).tolist()
             columns["label_flips"] = self.label_flips.tolist()
@@ -234,6 +240,6 @@ class Verdict:
         columns["kinds"] = self.kinds
         return pd.DataFrame(columns)
 
-    def _set_words(self, row: list[bool]) -> str:
-        labels = [c for c, inside in enumerate(row) if inside]
-        return " ".join(self.names[c] if self.names else str(c) for c in labels)
+    def _labels_in(self, row: list[bool]) -> tuple[str, ...] | tuple[int, ...]:
+        labels = tuple(c for c, inside in enumerate(row) if inside)
+        return tuple(str(self.names[c]) for c in labels) if self.names else labels

@@ -14,7 +14,7 @@ from jurygcn.cli import options as given
 from jurygcn.cli.doctor import examine, plain_report, report_facts
 from jurygcn.cli.output import check_out, check_page, say_written, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
+from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, marks_in_words, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
 from jurygcn.cli.trained_model import Settings, open_session
 from jurygcn.cli.verdicts import Judgement, judge, leave_out_by
@@ -140,11 +140,8 @@ def present(
     if doubt:
         console.print(f"Caution: {doubt}\n", style="yellow", markup=False, highlight=False)
     for title, rows in ((f"{len(most)} most uncertain nodes", most), (f"{len(least)} least uncertain nodes", least)):
-        console.print(node_table(rows, title=title))
-    notes = (
-        f"label sets at alpha {SET_ALPHA:g}; *: the model was trained on this node's label",
-        class_legend(session.data),
-    )
+        console.print(node_table(rows, title=title, width=console.width))
+    notes = (*marks_in_words([*most, *least], verdict.diffusion), class_legend(session.data))
     for line in notes:
         if line is not None:
             console.print(line, style="dim", markup=False, highlight=False)

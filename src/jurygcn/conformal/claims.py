@@ -144,7 +144,7 @@ class Grounds:
         if not self.classify and self.interval == "jackknife":
             yield "The plain jackknife has no guarantee: use interval='jackknife+' or 'minmax'."
         if self.agreement is not None and not self.agreement.trusted:
-            yield f"{self.agreement.words} They differ too much: use leave_out='retrain', or train the model longer."
+            yield f"{self.agreement.words} They differ too much: train the model longer, or use leave_out='retrain'."
         elif self.agreement is None and self.implied_decay > 0 and self.leave_out != "retrain":
             yield (
                 "The model has no weight decay, so its jurors rest on an estimated damping "

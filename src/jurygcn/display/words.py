@@ -97,7 +97,9 @@ def verdict_html(verdict: Verdict) -> str:
         "width",
     )
     frame = verdict.to_frame(ALPHA).iloc[first]
-    shown = frame[[column for column in wanted if column in frame]]
+    shown = frame[[column for column in wanted if column in frame]].copy()
+    if "label_set" in shown:
+        shown["label_set"] = [", ".join(map(str, labels)) or "none" for labels in shown["label_set"]]
     table = shown.to_html(index=False, escape=True, float_format=lambda value: f"{value:.3g}")
     return f"{facts}<p>Most uncertain:</p>{table}"
 

@@ -32,7 +32,7 @@ class GCNEngine(GenericEngine):
     def check(self) -> int:
         """Check the widths only, because the formula is deterministic and returns a row per node."""
         takes, has = self._weights[0].shape[0], self.data.x.shape[1]
-        self._check_width(self._weights[-1].shape[1])
+        self.check_width(self._weights[-1].shape[1])
         if takes != has:
             raise ModelError(
                 f"expected a graph with the model's {takes} features, got {has}; use the graph it was trained on"

@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
+from jurygcn.engine.acceptance import check_outputs
 from jurygcn.engine.expected import (
     EgoDerivatives,
     Expected,
@@ -291,45 +292,12 @@ class GenericEngine:
 
     def check(self) -> int:
         """Check that the model has one finite, deterministic prediction per node; return the number of outputs."""
-        theta = self.theta
-        with torch.no_grad():
-            first, second = self._first_outputs(theta), self.outputs(theta)
-        if not torch.equal(first, second):
-            raise ModelError(
-                "expected equal outputs of two forward passes in eval mode, got different ones; "
-                "remove random operations (for example F.dropout without training=self.training)"
-            )
-        if not all_finite(first):
-            raise ModelError("expected finite model outputs, got NaN or infinity; check the features and the model")
-        if len(first) != int(self.data.num_nodes):
-            raise ModelError(
-                f"expected one row of outputs per node ({int(self.data.num_nodes)}), got {len(first)}; "
-                "pass forward=lambda model, data: ... that returns the logits of all nodes"
-            )
-        self._check_width(first.shape[1])
-        probe = theta.clone().requires_grad_(True)
-        z = self.outputs(probe, self.train_nodes)
-        if not z.requires_grad or torch.autograd.grad(z.sum(), probe, allow_unused=True)[0] is None:
-            raise ModelError(
-                "expected outputs that depend on the model's parameters, got others; remove torch.no_grad() and "
-                ".detach() from the forward pass, and use the parameters of the model that is passed to it"
-            )
+        width = check_outputs(self)
         _ = self._train_graph  # computed here, outside function transforms
-        return first.shape[1]
+        return width
 
-    def _first_outputs(self, theta: Tensor) -> Tensor:
-        """The outputs of all nodes; raise ModelError if the model cannot be called."""
-        try:
-            return self.outputs(theta)
-        except Exception as error:  # the caller's model may raise anything
-            how = "forward(model, data)" if self.forward is not None else "model(data.x, data.edge_index)"
-            reason = " ".join(str(error).split())
-            raise ModelError(
-                f"expected {how} to run, got {type(error).__name__}: {reason}; pass a model that takes features and "
-                "edges and returns a row per node, or forward=lambda model, data: ... that calls it"
-            ) from error
-
-    def _check_width(self, width: int) -> None:
+    def check_width(self, width: int) -> None:
+        """Raise ModelError unless there are as many outputs as classes or targets."""
         if self.loss.name == "cross_entropy":
             known = known_classes(self.data)
             needed = max(known, int(self.targets.max()) + 1)

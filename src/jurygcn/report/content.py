@@ -227,6 +227,13 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
     if found.classify and verdict.diffusion:
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")
+    if found.classify:
+        lacking = len(verdict) - int(verdict.label_sets(found.alpha).gather(1, verdict.predicted_class[:, None]).sum())
+        if lacking:
+            why = (
+                "neighbours outvote it" if verdict.diffusion else "left-out labels nearly all have a higher probability"
+            )
+            said.append(f"{lacking:,} sets lack the model's own prediction (marked !), because {why}.")
     if rows < len(verdict):
         said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):

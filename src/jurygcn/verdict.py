@@ -47,7 +47,8 @@ class Verdict:
         outputs: the model's own class probabilities, or its outputs for regression, (m, C).
         lower, upper: the paper's interval of the output norm (Eq. 7); for regression the interval of the target.
         num_jurors: how many jurors voted on each node: n, or n - 1 for a training node, (m,).
-        kinds: the uncertainty that the width measures (Prop. 1): "aleatoric+epistemic" or "epistemic", one per node.
+        kinds: the paper's name for what the width measures (Prop. 1), one per node: "epistemic" where another labelled
+            node lies within the model's reach, "aleatoric+epistemic" where none does.
         loo_errors: the jurors' errors on their own nodes (Eq. 6), (n,).
         loo_variance: jackknife variance of the prediction over jurors, (m,).
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.

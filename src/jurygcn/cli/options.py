@@ -12,7 +12,8 @@ import typer
 
 from jurygcn.baselines.classifier import PRESETS
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, MOST_RATE, in_short
-from jurygcn.cli.data import AsJson, Name
+from jurygcn.cli.data import Name
+from jurygcn.cli.reporting import AsJson
 from jurygcn.conformal.averaging import MOST_STEPS
 from jurygcn.conformal.claims import CHOSEN
 from jurygcn.conformal.intervals import check_alpha

@@ -141,7 +141,8 @@ TrainNodes = Annotated[
     typer.Option(
         "--train-nodes",
         help="Nodes to train on: a file with one node number or name per line; a CSV file with the columns node and "
-        "label, which also sets the labels; the run.json of a run; or the word all, for every labelled node.",
+        "label, which also sets the labels; the run.json of a run; or a word: all, for every labelled "
+        "node, or mask, for the graph's own train_mask.",
     ),
 ]
 Epochs = Annotated[int, epochs("Training epochs.")]

@@ -31,6 +31,7 @@ from jurygcn.progress import progress_bar
 
 DEFAULT_LABELS = 100  # the paper's largest number of labels
 EVERY_LABEL = Path("all")  # the value of --train-nodes that means every labelled node
+TRAIN_MASK = Path("mask")  # the value that means the graph's own train_mask
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
 def how_chosen(data: Data, settings: Settings, recorded: Recorded) -> str:
     """How the training nodes were chosen: by --chosen, by the file that names them, or by the checkpoint's run.json."""
     path, said = settings.train_nodes, None
-    if path is not None and path != EVERY_LABEL:
+    if path is not None and path not in (EVERY_LABEL, TRAIN_MASK):
         said = chosen_together(read_origins(path, data).values()) if has_labels(path) else read_chosen(path)
     elif settings.per_class is not None:
         said = "per class"
@@ -198,6 +199,8 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
     If the user gives the training nodes, all other labelled nodes are test nodes.
     """
     nodes = recorded.train_nodes
+    if settings.train_nodes == TRAIN_MASK:
+        return masked_nodes(data)
     if settings.train_nodes == EVERY_LABEL:
         nodes = labelled(data).nonzero()[:, 0]
     elif settings.train_nodes is not None:
@@ -225,6 +228,19 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
             f"{count}; change --labels, or train on every label with --train-nodes all"
         )
     return random_labels(split.pool, count, seed=settings.seed), split.test
+
+
+def masked_nodes(data: Data) -> tuple[Tensor, Tensor]:
+    """Training and test nodes by the graph's own masks, the first of several; without a test mask all others test."""
+    if data.get("train_mask") is None:
+        raise DataError(
+            f"expected a train_mask in {data.name} for --train-nodes mask, got none; name the nodes in a file"
+        )
+    train = data.train_mask.reshape(int(data.num_nodes), -1)[:, 0]
+    if not bool(train.any()):
+        raise DataError(f"expected nodes in the train_mask of {data.name}, got none; name the nodes in a file")
+    rest = labelled(data) if data.get("test_mask") is None else data.test_mask.reshape(len(train), -1)[:, 0]
+    return train.nonzero()[:, 0], (rest & ~train).nonzero()[:, 0]
 
 
 def versions() -> dict[str, str]:

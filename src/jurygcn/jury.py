@@ -25,7 +25,7 @@ from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
-from jurygcn.diagnostics.health import Health, health_of, largest_dropout
+from jurygcn.diagnostics.health import Health, has_batch_norm, health_of, largest_dropout
 from jurygcn.diagnostics.influence import influence_on
 from jurygcn.diagnostics.ridge_panel import RidgePanel, check_panel, fit_ridge_panel
 from jurygcn.display.words import as_html, as_line, jury_facts
@@ -46,8 +46,7 @@ from jurygcn.verdict import Verdict
 # Above this many numbers in all ballots, votes="auto" linearises: exact ones would take many minutes.
 MANY_BALLOTS = 2e9
 
-# The paper's weight decay, and this library's when it trains. It is assumed for parameters whose decay is neither stated
-# nor can be estimated.
+# The paper's weight decay, and this library's when it trains; assumed where none is stated and none can be estimated.
 ASSUMED_DECAY = Recipe.weight_decay
 
 
@@ -247,6 +246,11 @@ class Jury:
         return self.jurors.dropout_masks
 
     @property
+    def agreement(self) -> Agreement | None:
+        """What ``fidelity`` found about the jurors; None before."""
+        return self._agreement
+
+    @property
     def fitted(self) -> bool:
         """Whether ``fit`` has found the jurors."""
         return self._jurors is not None
@@ -280,7 +284,11 @@ class Jury:
             classify=self.engine.loss.name == "cross_entropy",
             exact_ranks=question.exact_ranks,
             dropout=largest_dropout(self.engine.model),
+            random_in_training=not self.dropout_masks and self.engine.random_in_training,
             dropout_masks=self.dropout_masks,
+            batch_norm=has_batch_norm(self.engine.model),
+            effective=self.leave_out.decay == "effective",
+            decayed=bool((self.engine.decay > 0).any()),
             over=over,
             against=against,
             notes=notes,

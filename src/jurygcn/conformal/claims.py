@@ -100,8 +100,12 @@ class Grounds:
         interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
         classify: whether the claim is about label sets.
         exact_ranks: whether interval ends are exact order statistics; not used for label sets.
-        dropout: the largest dropout probability in the model.
+        dropout: the largest dropout probability of the model's modules.
+        random_in_training: whether the model has dropout in any form.
         dropout_masks: the draws of dropout that derivatives are averages over; 0 for derivatives in eval mode.
+        batch_norm: whether the model normalises by the statistics of a batch, which couples nodes in training.
+        effective: whether the weight decay is the effective one, which accounts for dropout and early stopping.
+        decayed: whether any parameter has weight decay.
         over: "nodes", or "classes" for labels drawn class by class.
         against: reasons why the labels were not drawn at random; one sentence each.
         notes: notes on labels drawn class by class.
@@ -117,7 +121,11 @@ class Grounds:
     classify: bool = True
     exact_ranks: bool = True
     dropout: float = 0.0
+    random_in_training: bool = False
     dropout_masks: int = 0
+    batch_norm: bool = False
+    effective: bool = False
+    decayed: bool = True
     over: str = "nodes"
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -144,7 +152,17 @@ class Grounds:
         if not self.classify and self.interval == "jackknife":
             yield "The plain jackknife has no guarantee: use interval='jackknife+' or 'minmax'."
         if self.agreement is not None and not self.agreement.trusted:
-            yield f"{self.agreement.words} They differ too much: use leave_out='retrain', or train the model longer."
+            yield f"{self.agreement.words} They differ too much: train the model longer, or use leave_out='retrain'."
+        elif self.agreement is None and self.batch_norm and self.leave_out != "retrain":
+            yield (
+                "The model has batch normalisation. Estimated jurors of such models often differ from retrained ones: "
+                "compare them with jury.fidelity(), or use leave_out='retrain'."
+            )
+        if self.agreement is None and not self.decayed and self.leave_out != "retrain":
+            yield (
+                "The model has no weight decay, so its jurors rest on an estimated one: compare them with retrained "
+                "ones by jury.fidelity()."
+            )
         needed = ceil(1 / alpha) - 1
         if num_jurors < needed:
             yield f"With {num_jurors} jurors no label can be excluded at level {alpha:g}; that needs {needed} jurors."
@@ -172,9 +190,10 @@ class Grounds:
     def _about_dropout(self) -> Iterator[str]:
         if self.dropout_masks:
             yield f"Gradients and curvature are averages over {self.dropout_masks} draws of the model's dropout."
-        elif self.dropout > 0:
+        elif self.random_in_training and not self.effective:
+            rate = f" ({self.dropout:g})" if self.dropout > 0 else ""
             yield (
-                f"The model has dropout ({self.dropout:g}), which is off here. If it was on in training, jurors move "
+                f"The model has dropout{rate}, which is off here. If it was on in training, jurors move "
                 "too little and the coverage may be lower."
             )
 

@@ -24,9 +24,13 @@ from jurygcn.errors import SolverError
 
 DECAYS = ("effective", "stated")
 
-# A direction counts as seen by the training nodes if it changes their outputs by more than this, squared and relative to
-# the mean squared length of a row. It is far above rounding and far below the directions that matter.
+# A direction counts as seen by the training nodes if it changes their outputs by more than this, squared and relative
+# to the mean squared length of a row. It is far above rounding and far below the directions that matter.
 SEEN = 1e-6
+
+# Where the mean gradient is smaller than this share of the mean length of single nodes' gradients, the parameters are a
+# minimum without weight decay; the mean is over at least this many nodes, if there are as many.
+AT_MINIMUM, SAMPLED = 1e-3, 64
 
 # W stands for its seen part where it has fewer entries than there are rows, and where there are more rows than this:
 # then the training nodes see nearly all directions.
@@ -40,6 +44,8 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
     it has none, it gets the smallest effective decay of the others.
     """
     residual = engine.loss.whitened(outputs, engine.targets)
+    if not bool((engine.decay > 0).any()) and _at_minimum(factor, residual):
+        return engine.decay, factor
     decay, start, unknown, known, grams = engine.decay.clone(), 0, [], [], []
     for p in engine.parameters.values():
         span = slice(start, start + p.numel())
@@ -63,6 +69,15 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
     for span in unknown:
         decay[span] = min(known) if known else float(decay[decay > 0].min())
     return decay, replace(factor, known=tuple(grams))
+
+
+def _at_minimum(factor: GGNFactor, residual: Tensor) -> bool:
+    """Whether the mean gradient is far below those of single nodes, so that the labels alone determine the model."""
+    n = len(residual)
+    mean = float(factor.transpose_matmul(residual.reshape(-1, 1)).norm()) / n**0.5
+    some = torch.arange(n)[:: max(1, n // SAMPLED)]
+    single = GGNFactor(factor.jacobian.subset(some), factor.root[some]).each(residual[some]) * len(some) ** 0.5
+    return bool(mean <= AT_MINIMUM * float(single.norm(dim=1).mean()))
 
 
 def fitting_decay(factor: GGNFactor, residual: Tensor, theta: Tensor, span: slice, gram: Tensor | None) -> float:

@@ -330,6 +330,18 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
     )
 
 
+def random_in_training(engine: GenericEngine) -> bool:
+    """Whether two passes in training mode differ: the model has dropout, as a module or as a function."""
+    graph, rows = engine._train_graph
+
+    def outputs(seed: int) -> Tensor:
+        with training_mode(engine.model, seed):
+            return engine.outputs(engine.theta, rows, graph)
+
+    with in_use, torch.no_grad():
+        return not torch.equal(outputs(0), outputs(1))
+
+
 def squared_rows(root: Tensor, rows: Tensor) -> Tensor:
     r"""The diagonal of :math:`\frac1n \sum_i J_i^T L_i L_i^T J_i`: (n, C, K) and (n, C, p) -> (p,)."""
     return torch.bmm(root.mT, rows).square().sum(dim=(0, 1)) / len(root)

@@ -32,7 +32,7 @@ class GCNEngine(GenericEngine):
     def check(self) -> int:
         """Check the widths only, because the formula is deterministic and returns a row per node."""
         takes, has = self._weights[0].shape[0], self.data.x.shape[1]
-        self._check_width(self._weights[-1].shape[1])
+        self.check_width(self._weights[-1].shape[1])
         if takes != has:
             raise ModelError(
                 f"expected a graph with the model's {takes} features, got {has}; use the graph it was trained on"
@@ -87,6 +87,11 @@ class GCNEngine(GenericEngine):
         if self._gcn.dropout > 0.0 and self.masks != 0:
             return super().expected()
         return Expected(self.train_outputs, self.jacobian(), 0, torch.zeros_like(self.decay))
+
+    @cached_property
+    def random_in_training(self) -> bool:
+        """Whether the model has dropout."""
+        return self._gcn.dropout > 0.0
 
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""

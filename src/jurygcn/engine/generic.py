@@ -16,14 +16,16 @@ from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.data.heterogeneous import as_given, layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
+from jurygcn.engine.acceptance import check_outputs
 from jurygcn.engine.expected import (
     EgoDerivatives,
     Expected,
     NotSeparable,
     expected_derivatives,
+    random_in_training,
 )
 from jurygcn.engine.protocol import Predictor, SecondDerivative
-from jurygcn.engine.refusals import check_layers, check_rows, words_of_call
+from jurygcn.engine.refusals import check_layers
 from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.engine.whole_graph import whole_graph_derivatives
 from jurygcn.errors import ModelError, SettingError
@@ -244,6 +246,11 @@ class GenericEngine:
         except NotSeparable as reason:
             return whole_graph_derivatives(self, str(reason))
 
+    @cached_property
+    def random_in_training(self) -> bool:
+        """Whether the model has dropout, found by two passes in training mode."""
+        return random_in_training(self)
+
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits in eval mode."""
         try:
@@ -297,43 +304,12 @@ class GenericEngine:
 
     def check(self) -> int:
         """Check that the model has one finite, deterministic prediction per node; return the number of outputs."""
-        theta = self.theta
-        with torch.no_grad():
-            first, second = self._first_outputs(theta), self.outputs(theta)
-        check_rows(first, self.data)
-        if not torch.equal(first, second):
-            raise ModelError(
-                "expected equal outputs of two forward passes in eval mode, got different ones; "
-                "remove random operations (for example F.dropout without training=self.training)"
-            )
-        if not all_finite(first):
-            raise ModelError("expected finite model outputs, got NaN or infinity; check the features and the model")
-        self._check_width(first.shape[1])
-        probe = theta.clone().requires_grad_(True)
-        z = self.outputs(probe, self.train_nodes)
-        if not z.requires_grad or torch.autograd.grad(z.sum(), probe, allow_unused=True)[0] is None:
-            raise ModelError(
-                "expected outputs that depend on the model's parameters, got others; remove torch.no_grad() and "
-                ".detach() from the forward pass, and use the parameters of the model that is passed to it"
-            )
+        width = check_outputs(self)
         _ = self._train_graph  # computed here, outside function transforms
-        return first.shape[1]
+        return width
 
-    def _first_outputs(self, theta: Tensor) -> Tensor:
-        """The outputs of all nodes; raise ModelError if the model cannot be called."""
-        try:
-            return self.outputs(theta)
-        except ModelError:
-            raise
-        except Exception as error:  # the caller's model may raise anything
-            how = words_of_call(self.data, self.forward)
-            reason = " ".join(str(error).split())
-            raise ModelError(
-                f"expected {how} to run, got {type(error).__name__}: {reason}; pass a model that takes features and "
-                "edges and returns a row per node, or forward=lambda model, data: ... that calls it"
-            ) from error
-
-    def _check_width(self, width: int) -> None:
+    def check_width(self, width: int) -> None:
+        """Raise ModelError unless there are as many outputs as classes or targets."""
         if self.loss.name == "cross_entropy":
             known = known_classes(self.data)
             needed = max(known, int(self.targets.max()) + 1)

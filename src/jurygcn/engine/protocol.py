@@ -109,6 +109,10 @@ class Engine(Protocol):
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout if the model has any."""
 
+    @property
+    def random_in_training(self) -> bool:
+        """Whether passes in training mode differ, because the model has dropout."""
+
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""
 

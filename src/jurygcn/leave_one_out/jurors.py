@@ -36,8 +36,9 @@ class Jurors:
 class CompressedJurors:
     r"""Many jurors as combinations of a few common directions, :math:`\delta_i \approx V c_i`.
 
-    The directions are orthonormal in the curvature H, so the loss is measured by its effect on predictions. A juror's
-    prediction at its own node comes from the whole :math:`\delta_i`, to first order.
+    Steps are measured by :math:`\delta^T H \delta`: how much a step changes the predictions of the training nodes. The
+    directions are orthonormal in this measure, so ``discarded`` is the share of the steps' effect that they lose. A
+    juror's prediction at its own node comes from the whole :math:`\delta_i`, to first order.
 
     Shapes: directions (k, P), coefficients (n, k), own_outputs (n, C) the logits of juror i at its own node.
 

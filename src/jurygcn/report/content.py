@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -18,7 +17,7 @@ from jurygcn.diagnostics.influence import influence_of_labels
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import distance_to_labels
 from jurygcn.jury import Jury
-from jurygcn.report.diagnostics_text import checkup_words
+from jurygcn.report.diagnostics_text import caution, checkup_words
 from jurygcn.report.document import Report, rounded
 from jurygcn.report.measures import MeasuredVerdict, charts, headline
 from jurygcn.verdict import Verdict
@@ -54,7 +53,7 @@ def report_on(
             "use one jury per target"
         )
     if fidelity is not None:
-        verdict = replace(verdict, grounds=replace(verdict.grounds, agreement=fidelity.agreement))
+        verdict = verdict.compared(fidelity.agreement)
     found = _tested(jury, verdict, test_nodes, alpha)
     position = torch.full((int(jury.data.num_nodes),), -1)
     position[verdict.nodes] = torch.arange(len(verdict))
@@ -67,6 +66,7 @@ def report_on(
         "kind": "classes" if found.classify else "target",
         "classes": _class_names(verdict) if found.classify else [],
         "alpha": alpha if found.classify else verdict.alpha,
+        "caution": caution(verdict.claim(found.alpha), health, fidelity),
         "headline": headline(found),
         "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),
         "columns": _columns(found),
@@ -224,13 +224,22 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         f"{len(verdict):,} nodes, {count:,} jurors. A juror is the model without one of its training labels, "
         f"{how[jury.jurors.leave_out]}."
     ]
-    claim = verdict.claim(found.alpha).words
-    said.append(f"{'Label sets' if found.classify else 'Intervals'}: {claim[0].lower()}{claim[1:]}")
+    claim = verdict.claim(found.alpha)
+    if claim.kind != "none":  # that is said first, in the caution
+        words = claim.words
+        said.append(f"{'Label sets' if found.classify else 'Intervals'}: {words[0].lower()}{words[1:]}")
     if jury.node_type:
         said.append(f"The nodes are those of type {jury.node_type}. Edges to nodes of other types are not drawn.")
     if found.classify and verdict.diffusion:
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")
+    if found.classify:
+        lacking = len(verdict) - int(verdict.label_sets(found.alpha).gather(1, verdict.predicted_class[:, None]).sum())
+        if lacking:
+            why = (
+                "neighbours outvote it" if verdict.diffusion else "left-out labels nearly all have a higher probability"
+            )
+            said.append(f"{lacking:,} sets lack the model's own prediction (marked !), because {why}.")
     if rows < len(verdict):
         said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):

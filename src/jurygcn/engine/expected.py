@@ -265,14 +265,14 @@ class EgoDerivatives:
         n, C = self.engine.num_train, slopes.shape[-1]
         order = use.owner.argsort(stable=True)
         if use.inputs is None:
-            flat = slopes.reshape(len(slopes), -1)
+            flat = slopes.flatten(1)
             out = torch.zeros(n, flat.shape[1], dtype=flat.dtype, device=flat.device).index_add_(0, use.owner, flat)
             return out.view(n, -1, C).transpose(1, 2)
         counts = torch.bincount(use.owner, minlength=n)
         blocks = []
         for rows in order.split(counts.tolist()):
             slope, given = slopes[rows], use.inputs[rows]  # (r, h, C), (r, F)
-            product = given.T @ slope.reshape(len(rows), -1)  # (F, h C)
+            product = given.T @ slope.flatten(1)  # (F, h C)
             product = product.view(given.shape[1], -1, C)
             blocks.append((product.permute(2, 1, 0) if use.transposed else product.permute(2, 0, 1)).reshape(C, -1))
         return torch.stack(blocks)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from jurygcn.data import ordinary
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.derivatives.autodiff import derivative_rows, outputs_along
 from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
@@ -92,7 +94,15 @@ class Expected:
 
 
 class NotSeparable(Exception):
-    """The fast way does not apply; the message says why."""
+    """The fast way does not apply; the message says why.
+
+    Attributes:
+        part: a graph that determines the training nodes' outputs, and their rows in it, if one was found.
+    """
+
+    def __init__(self, why: str, part: tuple[Data, Tensor] | None = None) -> None:
+        super().__init__(why)
+        self.part = part
 
 
 @dataclass(eq=False)
@@ -129,9 +139,12 @@ class EgoDerivatives:
             raise NotSeparable("the output at a node depends on more than its neighbourhood")
         with in_use:  # while another thread calls the model, its parameters are others
             self.parameters = {n: p for n, p in engine.model.named_parameters() if p.requires_grad}
-        self._find_uses()
-        if engine.typed:
-            self._check_types()
+        try:
+            self._find_uses()
+            if engine.typed:
+                self._check_types()
+        except NotSeparable as reason:
+            raise NotSeparable(str(reason), (found.graph, found.centres)) from reason
 
     def _check_types(self) -> None:
         """Refuse rows that were taken for those of another type: they are told by their number alone.
@@ -329,9 +342,13 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
     )
 
 
-def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
-    """Row by row on the part of the graph that determines the training nodes' outputs: slow, for any model."""
-    graph, rows = engine._train_graph
+def whole_graph_derivatives(engine: GenericEngine, why: str, part: tuple[Data, Tensor] | None = None) -> Expected:
+    """Row by row on the part of the graph that determines the training nodes' outputs: slow, for any model.
+
+    ``part`` is another such graph, with the training nodes' rows in it; the one with fewer edges is taken.
+    """
+    known = [engine._train_graph] if part is None else [engine._train_graph, part]
+    graph, rows = min(known, key=lambda found: all_edges(found[0])[0].shape[1])
 
     def outputs(theta: Tensor, seed: int | None) -> Tensor:
         with training_mode(engine.model, seed):  # seeded here, so that every call draws the same mask

@@ -237,7 +237,7 @@ class GenericEngine:
         try:
             return expected_derivatives(self)
         except NotSeparable as reason:
-            return whole_graph_derivatives(self, str(reason))
+            return whole_graph_derivatives(self, str(reason), reason.part)
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits in eval mode."""

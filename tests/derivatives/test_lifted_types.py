@@ -11,9 +11,9 @@ from torch_geometric import nn as gnn
 from torch_geometric.data import HeteroData
 
 from hetero_models import CLASSES, MODELS, PAPERS, library, made
-from jurygcn.data.heterogeneous import as_given, view_of
+from jurygcn.data.heterogeneous import all_edges, as_given, view_of
 from jurygcn.derivatives import DenseJacobian, autodiff
-from jurygcn.engine.expected import EgoDerivatives
+from jurygcn.engine.expected import EgoDerivatives, NotSeparable
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.whole_graph import whole_graph_derivatives
 from jurygcn.graph.typed import local_view, typed_ego_graphs
@@ -232,3 +232,25 @@ def test_rows_that_happen_to_be_as_many_as_those_of_another_type():
         wanted = DenseJacobian(autodiff.jacobian_rows(engine, engine.theta, nodes)).push(V)
         torch.testing.assert_close(found.jacobian.push(V), wanted, **EXACT)
     assert confused >= 1, "the case must come up"
+
+
+@pytest.mark.parametrize("kind", ["hgt", "rgcn"])
+def test_the_slow_way_takes_the_smaller_graph(kind: str):
+    """Copies of neighbourhoods, where they have fewer edges than the part of the graph around all training nodes."""
+    engine = engine_of(kind, torch.tensor([3, 0]))
+    with pytest.raises(NotSeparable) as refused:
+        EgoDerivatives(engine)
+    assert refused.value.part is not None
+    _ = engine.train_outputs  # computed on the whole graph
+    seen = []
+    outputs = engine.outputs
+    engine.outputs = lambda theta, nodes=None, data=None: (seen.append(data), outputs(theta, nodes, data))[1]
+    found = whole_graph_derivatives(engine, "for the test", refused.value.part)
+    edges = [all_edges(graph)[0].shape[1] for graph, _ in (engine._train_graph, refused.value.part)]
+    smaller = (engine._train_graph, refused.value.part)[edges.index(min(edges))][0]
+    assert all(graph is smaller for graph in seen)
+    torch.testing.assert_close(
+        found.jacobian.rows, autodiff.jacobian_rows(engine, engine.theta, engine.train_nodes), **EXACT
+    )
+    other = whole_graph_derivatives(engine, "for the test", None)
+    torch.testing.assert_close(found.jacobian.rows, other.jacobian.rows, **EXACT)

@@ -23,7 +23,7 @@ from jurygcn.engine import engine_of
 from jurygcn.errors import DataError, ModelError, SettingError
 from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.leave_one_out.retraining import retrained_parameters, without_node
-from jurygcn.report import report_on
+from jurygcn.report import Report, report_on
 
 NODES = torch.arange(0, PAPERS, 2)
 
@@ -375,11 +375,13 @@ def test_with_relations_among_papers():
 
 
 @pytest.mark.parametrize("cites", [True, False])
-def test_the_report_is_about_the_papers(cites: bool):
+def test_the_report_is_about_the_papers(cites: bool, tmp_path: Path):
     model, data = made("hgt", cites=cites)
     data["paper"].node_names = [f"title {i}" for i in range(PAPERS)]
     jury = judged(model, data)
-    page = report_on(jury, jury.verdict(), health=jury.health()).content
+    report = report_on(jury, jury.verdict(), health=jury.health())
+    page = Report.load(report.save(tmp_path / "report.json")).content
+    assert page == report.content
     assert page["title"] == "Verdict on paper nodes"
     assert len(page["rows"]["node"]) == PAPERS
     assert set(page["rows"]["name"]) == set(data["paper"].node_names)

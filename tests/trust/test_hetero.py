@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from dense_jury import DenseJury
 from torch import Tensor, nn
+from torch_geometric import nn as gnn
 from torch_geometric.data import Data, HeteroData
 
 from hetero_models import MODELS, PAPERS, converge, logits, made
@@ -73,6 +76,78 @@ def test_verdicts_equal_dense_matrices_and_loops(kind: str, leave_out: str, cite
     assert_same(verdict, dense)
     some = jury.verdict([7, 3], alpha=0.2, diffusion=0)
     assert torch.equal(some.label_counts, jury.verdict(alpha=0.2, diffusion=0).label_counts[[7, 3]])
+
+
+CONVOLUTIONS: dict[str, Callable[[int], nn.Module]] = {
+    "mean": lambda width: gnn.SAGEConv((-1, -1), width),
+    "max": lambda width: gnn.SAGEConv((-1, -1), width, aggr="max"),
+    "sum": lambda width: gnn.GraphConv((-1, -1), width),
+    "attention": lambda width: gnn.GATv2Conv((-1, -1), width, add_self_loops=False),
+    "transformer": lambda width: gnn.TransformerConv((-1, -1), width),
+}
+
+
+class RandomLayers(nn.Module):
+    """Layers of convolutions drawn at random, batch normalisation of each type, and a head for papers."""
+
+    def __init__(self, data: HeteroData, rng: np.random.Generator) -> None:
+        super().__init__()
+        widths = [int(w) for w in rng.integers(2, 5, size=rng.integers(1, 3))]
+        self.layers = nn.ModuleList(
+            gnn.HeteroConv({r: CONVOLUTIONS[str(rng.choice(list(CONVOLUTIONS)))](w) for r in data.edge_types})
+            for w in widths
+        )
+        types = sorted({relation[2] for relation in data.edge_types})
+        self.norms = nn.ModuleDict({kind: nn.BatchNorm1d(widths[-1]) for kind in types})
+        self.head = nn.Linear(widths[-1], 3)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
+        for layer in self.layers:
+            x_dict = {kind: torch.tanh(x) for kind, x in layer(x_dict, edge_index_dict).items()}
+        return self.head(self.norms["paper"](x_dict["paper"]))
+
+
+def random_library(rng: np.random.Generator) -> HeteroData:
+    """Any relations, also empty ones, with repeated edges, loops and nodes that nothing reaches."""
+    data, sizes = HeteroData(), {"author": int(rng.integers(1, 8)), "paper": PAPERS, "venue": int(rng.integers(1, 5))}
+    for kind, count in sizes.items():
+        width = int(rng.choice([3, 24]))  # few features, or enough to be lifted out
+        data[kind].x = torch.from_numpy(rng.normal(size=(count, width)))
+    data["paper"].y = torch.from_numpy(rng.integers(0, 3, size=PAPERS))
+    joined = [("author", "paper"), ("paper", "author"), ("paper", "paper"), ("venue", "paper"), ("paper", "venue")]
+    joined += [("author", "venue"), ("venue", "author"), ("venue", "venue"), ("paper", "paper")]
+    joined = [joined[k] for k in range(len(joined)) if k < 5 or rng.random() < 0.5]
+    for number, (source, target) in enumerate(joined):
+        count = int(rng.choice([0, 3, 15, 40]))
+        ends = [torch.from_numpy(rng.integers(0, sizes[kind], size=count)) for kind in (source, target)]
+        data[source, f"relation_{number}", target].edge_index = torch.stack(ends)
+    return data
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_graphs_and_models(seed: int):
+    rng = np.random.default_rng(seed)
+    data = random_library(rng)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = RandomLayers(data, rng).double()
+        with torch.no_grad():
+            for _ in range(3):  # running statistics
+                model(data.x_dict, data.edge_index_dict)
+    model.eval()
+    own = [edges for (a, _, b), edges in data.edge_index_dict.items() if a == b == "paper"]
+    alone = Data(x=data["paper"].x, y=data["paper"].y, edge_index=torch.cat(own, dim=1), num_nodes=PAPERS)
+    dense = DenseJury(
+        *(model, lambda: model(data.x_dict, data.edge_index_dict), alone, NODES.tolist()),
+        decay={name: DECAY for name, _ in model.named_parameters()},
+        damping=0.0,
+        leave_out="newton",
+        linear=False,
+        seats=list(range(len(NODES))),
+    )
+    jury = Jury(model, data, NODES, weight_decay=DECAY).fit()
+    np.testing.assert_allclose(jury.jurors.steps.numpy(), dense.steps.numpy(), rtol=1e-5, atol=1e-8)
+    assert_same(jury.verdict(alpha=0.2, diffusion=seed % 3), dense)
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -163,8 +163,8 @@ def _seen(value: Any) -> str:
 def _check_values(data: HeteroData) -> None:
     """Raise DataError for features or edge attributes that are not finite, and for edges to nodes that do not exist."""
     for place, name, value in _attributes(data):
-        is_input = isinstance(value, Tensor) and value.is_floating_point() and name in ("x", "edge_weight", "edge_attr")
-        if is_input and not all_finite(value):
+        is_input = isinstance(value, Tensor) and name in ("x", "edge_weight", "edge_attr")
+        if is_input and value.is_floating_point() and value.layout == torch.strided and not all_finite(value):
             where = place if isinstance(place, str) else " ".join(place or ())
             raise DataError(f"expected finite `{name}` of {where}, got NaN or infinity; fill or drop them")
     for relation in data.edge_types:

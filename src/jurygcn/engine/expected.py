@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from jurygcn.data import ordinary
 from jurygcn.derivatives.autodiff import outputs_along
@@ -89,7 +90,15 @@ class Expected:
 
 
 class NotSeparable(Exception):
-    """The fast way does not apply; the message says why."""
+    """The fast way does not apply; the message says why.
+
+    Attributes:
+        part: a graph that determines the training nodes' outputs, and their rows in it, if one was found.
+    """
+
+    def __init__(self, why: str, part: tuple[Data, Tensor] | None = None) -> None:
+        super().__init__(why)
+        self.part = part
 
 
 @dataclass(eq=False)
@@ -126,9 +135,12 @@ class EgoDerivatives:
             raise NotSeparable("the output at a node depends on more than its neighbourhood")
         with in_use:  # while another thread calls the model, its parameters are others
             self.parameters = {n: p for n, p in engine.model.named_parameters() if p.requires_grad}
-        self._find_uses()
-        if engine.typed:
-            self._check_types()
+        try:
+            self._find_uses()
+            if engine.typed:
+                self._check_types()
+        except NotSeparable as reason:
+            raise NotSeparable(str(reason), (found.graph, found.centres)) from reason
 
     def _check_types(self) -> None:
         """Refuse rows that were taken for those of another type: they are told by their number alone.
@@ -264,14 +276,14 @@ class EgoDerivatives:
         n, C = self.engine.num_train, slopes.shape[-1]
         order = use.owner.argsort(stable=True)
         if use.inputs is None:
-            flat = slopes.reshape(len(slopes), -1)
+            flat = slopes.flatten(1)
             out = torch.zeros(n, flat.shape[1], dtype=flat.dtype, device=flat.device).index_add_(0, use.owner, flat)
             return out.view(n, -1, C).transpose(1, 2)
         counts = torch.bincount(use.owner, minlength=n)
         blocks = []
         for rows in order.split(counts.tolist()):
             slope, given = slopes[rows], use.inputs[rows]  # (r, h, C), (r, F)
-            product = given.T @ slope.reshape(len(rows), -1)  # (F, h C)
+            product = given.T @ slope.flatten(1)  # (F, h C)
             product = product.view(given.shape[1], -1, C)
             blocks.append((product.permute(2, 1, 0) if use.transposed else product.permute(2, 0, 1)).reshape(C, -1))
         return torch.stack(blocks)

@@ -244,7 +244,7 @@ class GenericEngine:
         try:
             return expected_derivatives(self)
         except NotSeparable as reason:
-            return whole_graph_derivatives(self, str(reason))
+            return whole_graph_derivatives(self, str(reason), reason.part)
 
     @cached_property
     def random_in_training(self) -> bool:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.data import ordinary
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.derivatives.autodiff import UNBATCHED, derivative_rows
 from jurygcn.derivatives.jacobian import DenseJacobian
 from jurygcn.derivatives.lifted import sparse_if_worth, times
@@ -33,18 +35,20 @@ SLOPES = 20_000_000
 MANY_NUMBERS = 50_000_000
 
 
-def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
-    """Outputs and Jacobian on the part of the graph that determines the training nodes' outputs."""
-    graph, rows = engine._train_graph
+def whole_graph_derivatives(engine: GenericEngine, why: str, part: tuple[Data, Tensor] | None = None) -> Expected:
+    """Outputs and Jacobian on the part of the graph that determines the training nodes' outputs.
+
+    ``part`` is another such graph, with the training nodes' rows in it; the one with fewer edges is taken.
+    """
+    known = [engine._train_graph] if part is None else [engine._train_graph, part]
+    graph, rows = min(known, key=lambda found: all_edges(found[0])[0].shape[1])
 
     def outputs(theta: Tensor, seed: int | None) -> Tensor:
         with training_mode(engine.model, seed):  # seeded here, so that every call draws the same mask
             return engine.outputs(theta, rows, graph)
 
     theta = engine.theta
-    with in_use, torch.no_grad():
-        random = not torch.equal(outputs(theta, 0), outputs(theta, 1))
-    masks = (MASKS if engine.masks is None else engine.masks) if random else 0
+    masks = 0 if engine.masks == 0 or not engine.random_in_training else engine.masks or MASKS
     seeds: list[int | None] = list(range(masks)) if masks else [None]
     predictions = torch.zeros_like(engine.train_outputs)
     total: Tensor | None = None
@@ -67,7 +71,7 @@ def tracked_rows(engine: GenericEngine, graph: Data, nodes: Tensor, seed: int | 
     numbers = n * C * engine.num_parameters
     source = engine if numbers <= MANY_NUMBERS else engine.cast(engine.source_dtype)
     if source is not engine:
-        graph, nodes = source._train_graph
+        graph = ordinary(graph, dtype=source.dtype)
     parameters = {name: p for name, p in source.model.named_parameters() if p.requires_grad}
     with torch.enable_grad(), training_mode(source.model, seed), Uses(parameters) as uses:
         z = source.call(graph)[nodes].reshape(-1)

@@ -51,7 +51,7 @@ def _dictionaries(model: nn.Module, data: HeteroData, further: list[str]) -> tup
 
 
 def _by_type(data: HeteroData, name: str) -> dict[Any, Any]:
-    return data.collect(name) if any(name in store for store in data.stores[1:]) else {}
+    return data.collect(name) if any(name in store for store in [*data.node_stores, *data.edge_stores]) else {}
 
 
 def _merged(data: HeteroData, further: list[str]) -> tuple[Any, ...]:

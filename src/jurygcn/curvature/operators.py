@@ -14,6 +14,7 @@ from torch import Tensor
 
 from jurygcn.checks import check_choice, check_real
 from jurygcn.derivatives import Jacobian
+from jurygcn.derivatives.streamed import StreamedJacobian
 from jurygcn.engine import Engine, Expected
 
 CURVATURES = ("ggn", "hessian", "printed")
@@ -26,6 +27,7 @@ class _Diagonal:
     """The common part of the operators: the diagonal, and the dense form through unit vectors."""
 
     diagonal: Tensor
+    streamed = False  # whether derivatives are made again for every product
 
     @property
     def size(self) -> int:
@@ -61,6 +63,7 @@ class GGNFactor:
 
     jacobian: Jacobian
     root: Tensor  # (n, C, K), L_i
+    count: int | None = None  # n of the mean, where these are the rows of some nodes only
 
     @property
     def rows(self) -> int:
@@ -83,11 +86,25 @@ class GGNFactor:
     @property
     def scaled_root(self) -> Tensor:
         r""":math:`n^{-1/2} L_i`, (n, C, K)."""
-        return self.root / math.sqrt(len(self.root))
+        return self.root / math.sqrt(self.count or len(self.root))
 
     def cast(self, dtype: torch.dtype) -> GGNFactor:
         """The same rows in another precision."""
-        return GGNFactor(self.jacobian.cast(dtype), self.root.to(dtype))
+        return GGNFactor(self.jacobian.cast(dtype), self.root.to(dtype), self.count)
+
+    def subset(self, terms: Tensor) -> GGNFactor:
+        """The rows of some nodes, with the n of all."""
+        if len(terms) == len(self.root) and bool((terms == torch.arange(len(terms))).all()):
+            return self
+        return GGNFactor(self.jacobian.subset(terms), self.root[terms], self.count or len(self.root))
+
+    def normal(self, block: Tensor) -> Tensor:
+        """U^T U V: (P, k) -> (P, k), some columns at a time to bound memory."""
+        if isinstance(self.jacobian, StreamedJacobian):
+            return self.jacobian.normal(self.scaled_root, block)
+        width = max(1, TEMPORARY_NUMBERS // self.rows)
+        pieces = [self.transpose_matmul(self.matmul(part)) for part in block.split(width, dim=1)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
         """U diag(w) U^T: (P,) -> (nK, nK)."""
@@ -116,6 +133,7 @@ class GGN(_Diagonal):
         self.factor = GGNFactor(jacobian, root)
         self.diagonal = diagonal
         self.expected = expected
+        self.streamed = isinstance(jacobian, StreamedJacobian)
 
     @property
     def definite(self) -> bool | None:
@@ -123,10 +141,8 @@ class GGN(_Diagonal):
         return bool((self.diagonal > 0).all()) or None
 
     def data_product(self, block: Tensor) -> Tensor:
-        """U^T U V, some columns at a time to bound memory."""
-        width = max(1, TEMPORARY_NUMBERS // self.factor.rows)
-        pieces = [self.factor.transpose_matmul(self.factor.matmul(part)) for part in block.split(width, dim=1)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        """U^T U V."""
+        return self.factor.normal(block)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (P, P), block by block where the Jacobian has structure."""

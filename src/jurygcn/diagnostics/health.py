@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CONVERGED = 0.05  # relative gradient below which a model counts as trained to its objective's minimum
 HIGH_LEVERAGE = 0.99  # of a training node on its own prediction; above it, its juror is poorly determined
 ILL_CONDITIONED = 1e10  # the condition number above which a solve loses most of float64's 16 digits
+MANY_STEPS, FEW_STEPS = 300, 5  # of the search for eigenvalues; few where each takes seconds
 MUCH_DISCARDED = 0.05  # of the jurors' steps outside their common directions; above it, votes are inaccurate
 
 
@@ -38,6 +39,7 @@ class Health:
         frozen: parameters that are held fixed.
         saturated: training nodes with a class of probability 1, in the model's own precision.
         precision: dtype of the votes, "float32" or "float64".
+        why_slow: why derivatives were taken row by row; empty if they were not.
         advice: what to do, one sentence or more each; empty if there is no problem.
     """
 
@@ -54,6 +56,7 @@ class Health:
     frozen: int
     saturated: int
     precision: str
+    why_slow: str = ""
     advice: tuple[str, ...] = field(default=())
 
     @property
@@ -68,7 +71,9 @@ def health_of(jury: Jury) -> Health:
     data_gradient, decay_gradient = _gradient_parts(jury)
     gradient = float((data_gradient + decay_gradient).norm())
     scale = float(data_gradient.norm() + decay_gradient.norm())
-    smallest, largest = extreme_eigenvalues(jury.curvature)
+    curvature = jury.curvature
+    steps = FEW_STEPS if curvature.streamed else MANY_STEPS
+    smallest, largest = extreme_eigenvalues(curvature, iterations=steps)
     leverage = None
     if jurors.leverage is not None:
         leverage = (float(jurors.leverage.min()), float(jurors.leverage.max()))
@@ -86,6 +91,7 @@ def health_of(jury: Jury) -> Health:
         frozen=sum(p.numel() for p in engine.model.parameters() if not p.requires_grad),
         saturated=_saturated(jury),
         precision=str(engine.source_dtype).removeprefix("torch."),
+        why_slow=jurors.why_slow,
     )
     return Health(**{**health.__dict__, "advice": tuple(_advice(health, jury))})
 
@@ -175,6 +181,8 @@ def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
             f"{health.saturated:,} of {jury.engine.num_train:,} training nodes have a class of probability 1 in "
             f"{health.precision}, so votes there do not differ: use more weight decay, fewer epochs, or model.double()."
         )
-    if health.discarded > MUCH_DISCARDED:
+    if health.why_slow:
+        yield f"Derivatives were taken row by row, which is slow, because {health.why_slow}."
+    if health.discarded > MUCH_DISCARDED and jury.votes.rank != "auto":  # there p-values were checked instead
         held, rank = 1 - health.discarded, jury.votes.rank
         yield f"{rank} directions contain only {held:.0%} of the jurors' steps: raise rank in votes=Votes(rank=...)."

@@ -13,6 +13,7 @@ from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.engine.ways import Way, forward_seconds
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.models.gcn import GCN
@@ -82,6 +83,19 @@ class GCNEngine(GenericEngine):
         if self._gcn.dropout > 0.0 and self.masks != 0:
             return super().expected()
         return Expected(self.train_outputs, self.jacobian(), 0, torch.zeros_like(self.decay))
+
+    def way(self) -> Way:
+        """Proposition 2, or as for any model if there is dropout."""
+        if self._gcn.dropout > 0.0 and self.masks != 0:
+            return super().way()
+        forward = forward_seconds(self)
+        return Way("whole", 0, forward, 2 * forward)
+
+    def working_bytes(self) -> float:
+        """The factors of the Jacobian."""
+        if self._gcn.dropout > 0.0 and self.masks != 0:
+            return super().working_bytes()
+        return 16.0 * self.num_train * self.num_parameters
 
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""

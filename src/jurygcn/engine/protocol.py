@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from jurygcn.derivatives import ClosedForm, Jacobian
 from jurygcn.engine.expected import Expected
+from jurygcn.engine.ways import Way
 from jurygcn.losses import Loss
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -102,6 +103,12 @@ class Engine(Protocol):
 
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout if the model has any."""
+
+    def way(self) -> Way:
+        """How ``expected`` will work and what that takes, without doing it."""
+
+    def working_bytes(self) -> float:
+        """The memory of derivatives that are held at a time, estimated."""
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""

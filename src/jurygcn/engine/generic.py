@@ -23,7 +23,7 @@ from jurygcn.engine.expected import (
 from jurygcn.engine.protocol import Predictor, SecondDerivative
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
-from jurygcn.engine.ways import Way, way_of, working_bytes
+from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.propagation import is_everything

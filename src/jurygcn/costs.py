@@ -14,6 +14,7 @@ from jurygcn.conformal.rank import MOST
 from jurygcn.errors import SettingError
 from jurygcn.linalg import NEVER_REFUSED, Choice, choose
 from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
+from jurygcn.settings import BALLOT_SHARE
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
@@ -134,33 +135,50 @@ def room_for_matrices(jury: Jury) -> float:
     return jury.run.bytes - min(jury.engine.working_bytes() + held, jury.run.bytes / 3)
 
 
-def needed_bytes(jury: Jury, choice: Choice | None) -> float:
-    """The memory of fit and verdict beyond the graph, the model and Python itself: the larger of the two."""
-    engine, number = jury.engine, jury.engine.source_dtype.itemsize
-    n, P, N, C = len(jury.positions), engine.num_parameters, int(jury.data.num_nodes), engine.num_outputs
-    ballots = min(jury.run.bytes / 8, float(n * N * C * 9 * number))
-    held = number * float(n * P)  # the jurors' steps, or their gradients
-    matrices = choice.bytes if choice is not None else 0.0
-    working = engine.working_bytes()
+def fit_bytes(jury: Jury, choice: Choice | None) -> float:
+    """The memory of ``fit`` beyond the graph, the model and Python itself."""
+    engine, jurors = jury.engine, len(jury.positions)
+    held = float(engine.source_dtype.itemsize * jurors * engine.num_parameters)  # the jurors' steps, or their gradients
+    if choice is None:
+        return 2 * held
     if jury.votes.how == "linearized":
-        rank = _rank(jury)
-        return max(matrices + working, 2 * held) + held + number * float(rank) * (P + 2 * N * C)
-    return max(matrices + working + 3 * held, held + ballots)
+        directions = 4 * 8.0 * min(_rank(jury) + OVERSAMPLING, jurors) * engine.num_parameters
+        return choice.bytes + max(engine.working_bytes(), directions) + held
+    return choice.bytes + engine.working_bytes() + 2 * held
 
 
-def check_memory(jury: Jury) -> None:
-    """Raise SettingError if fit and verdict need more memory than they may use."""
+def verdict_bytes(jury: Jury, nodes: int) -> float:
+    """The memory of a verdict on so many nodes beyond the graph, the model and Python itself."""
+    engine, jurors, number = jury.engine, len(jury.positions), jury.engine.source_dtype.itemsize
+    if jury.votes.how == "linearized":
+        held = float(number * _rank(jury) * (engine.num_parameters + jurors))
+        return held + number * float(engine.tangent_numbers(nodes)) * _rank(jury)
+    held = float(number * jurors * engine.num_parameters)
+    return held + min(jury.run.bytes / BALLOT_SHARE, 9.0 * number * jurors * nodes * engine.num_outputs)
+
+
+def check_fit(jury: Jury) -> None:
+    """Raise SettingError if ``fit`` needs more memory than it may use."""
     choice = planned_choice(jury) if jury.leave_out.how != "retrain" else None
-    needed = needed_bytes(jury, choice)
-    if needed <= max(jury.run.bytes, NEVER_REFUSED):
-        return
-    fewer = "fewer jurors (LeaveOut(max_jurors=1000))"
-    other = fewer if jury.votes.how == "linearized" else f"{fewer}, linearised votes (votes='linearized')"
-    raise SettingError(
-        f"expected fit and verdict to fit in memory={jury.run.memory!r}, got about {needed / 1e9:.1f} GB for "
-        f"{len(jury.positions):,} jurors of {jury.engine.num_parameters:,} parameters; use {other}, or allow more "
-        "(Run(memory=...))"
-    )
+    needed = fit_bytes(jury, choice)
+    if needed > max(jury.run.bytes, NEVER_REFUSED):
+        other = "" if jury.votes.how == "linearized" else ", linearised votes (votes='linearized')"
+        raise SettingError(
+            f"expected fit to fit in memory={jury.run.memory!r}, got about {needed / 1e9:.1f} GB for "
+            f"{len(jury.positions):,} jurors of {jury.engine.num_parameters:,} parameters; use fewer jurors "
+            f"(LeaveOut(max_jurors=1000)){other}, or allow more (Run(memory=...))"
+        )
+
+
+def check_verdict(jury: Jury, nodes: int) -> None:
+    """Raise SettingError if a verdict on so many nodes needs more memory than it may use."""
+    needed = verdict_bytes(jury, nodes)
+    if needed > max(jury.run.bytes, NEVER_REFUSED):
+        raise SettingError(
+            f"expected a verdict to fit in memory={jury.run.memory!r}, got about {needed / 1e9:.1f} GB for {nodes:,} "
+            "nodes; ask for some nodes at a time (jury.verdict(nodes)), use fewer directions (Votes(rank=...)), or "
+            "allow more (Run(memory=...))"
+        )
 
 
 def cost_of(jury: Jury) -> Cost:
@@ -172,7 +190,8 @@ def cost_of(jury: Jury) -> Cost:
     voting = _voting_seconds(jury, forward)
     if jury.leave_out.how == "retrain":
         training = DERIVATIVE * forward * jury.retraining.epochs * jurors
-        return Cost(f"{jurors:,} jurors retrained", training, voting, needed_bytes(jury, None), jurors, "none", 0, "")
+        needed = max(fit_bytes(jury, None), verdict_bytes(jury, N))
+        return Cost(f"{jurors:,} jurors retrained", training, voting, needed, jurors, "none", 0, "")
     choice = planned_choice(jury)
     fast, exact = _operations_per_second(torch.float32), _operations_per_second(torch.float64)
     few = min(_rank(jury) + OVERSAMPLING, jurors) * (ITERATIONS + 1)
@@ -194,7 +213,8 @@ def cost_of(jury: Jury) -> Cost:
     what = (
         f"{jurors:,} jurors of {n:,} labels and {P:,} parameters on {N:,} nodes, solver {choice.name}, {votes}{masks}"
     )
-    return Cost(what, seconds, voting, needed_bytes(jury, choice), jurors, choice.name, way.masks, way.why_slow)
+    needed = max(fit_bytes(jury, choice), verdict_bytes(jury, N))
+    return Cost(what, seconds, voting, needed, jurors, choice.name, way.masks, way.why_slow)
 
 
 def _voting_seconds(jury: Jury, forward: float) -> float:

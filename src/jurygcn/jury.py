@@ -22,7 +22,7 @@ from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.conformal.rank import MOST, smallest_rank
-from jurygcn.costs import FEW_JURORS, LONG, Cost, check_memory, cost_of, planned_choice, room_for_matrices
+from jurygcn.costs import FEW_JURORS, LONG, Cost, check_fit, check_verdict, cost_of, planned_choice, room_for_matrices
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
@@ -142,7 +142,7 @@ class Jury:
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
         self._sources.check()
-        check_memory(self)
+        check_fit(self)
         self._announce()
         with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors = self._find_jurors()
@@ -234,6 +234,7 @@ class Jury:
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
         asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
         total = self.jurors.count
+        check_verdict(self, len(asked.nodes))
         self._announce()
         with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
             counter = self._counter(asked)

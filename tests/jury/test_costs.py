@@ -102,11 +102,20 @@ def test_what_does_not_fit_is_refused_before_it_starts(data, monkeypatch):
     monkeypatch.setattr(costs, "NEVER_REFUSED", 1e4)
     started = []
     monkeypatch.setattr(Jury, "_find_jurors", lambda self: started.append(self))
-    with pytest.raises(SettingError, match=r"fit in memory='50KB', got about .* for 30 jurors .*max_jurors=1000"):
+    with pytest.raises(SettingError, match=r"fit to fit in memory='50KB', got .* for 30 jurors .*max_jurors=1000"):
         jury_of(data, run=Run(memory="50KB")).fit()
     assert not started
     jury_of(data, run=Run(memory="5GB")).fit()
     assert started
+
+
+def test_a_verdict_that_does_not_fit_is_refused_and_some_nodes_at_a_time_are_not(data, monkeypatch):
+    case = jury_of(data, votes="linearized").fit()
+    monkeypatch.setattr(costs, "NEVER_REFUSED", 1.0)
+    case.run = Run(memory="100KB")
+    with pytest.raises(SettingError, match=r"verdict to fit in memory='100KB', got about .* for 200 nodes; ask for so"):
+        case.verdict()
+    assert len(case.verdict([3, 5]).p_values) == 2
 
 
 def test_little_memory_makes_auto_take_an_iterative_solver_and_fewer_jurors(data, monkeypatch):

@@ -97,6 +97,11 @@ class GCNEngine(GenericEngine):
             return super().working_bytes()
         return 16.0 * self.num_train * self.num_parameters
 
+    def tangent_numbers(self, nodes: int) -> int:
+        """The hidden units before the last layer, and what they are computed from."""
+        last = self._weights[-1]
+        return 2 * nodes * (last.shape[0] if len(self._weights) > 1 else last.shape[1])
+
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""
         return closed_form_jacobian(self.theorem_1())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -243,6 +243,10 @@ class GenericEngine:
         """The memory of derivatives that are held at a time, estimated."""
         return working_bytes(self)
 
+    def tangent_numbers(self, nodes: int) -> int:
+        """The numbers that ``tangents`` needs for each direction: two copies of the outputs."""
+        return 2 * nodes * self.num_outputs
+
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits in eval mode."""
         try:
@@ -284,10 +288,8 @@ class GenericEngine:
         widest = max((max(p.shape) for p in self.parameters.values() if p.dim()), default=self.num_outputs)
         numbers = (int(graph.num_edges) + 3 * int(graph.num_nodes)) * widest  # messages and rows of one direction
         chunk = max(1, min(autodiff.CHUNK, MOST_ALONG // numbers))
-        along = autodiff.outputs_along(
-            lambda theta: local.outputs(theta, chosen, graph), local.theta, directions, chunk=chunk
-        )
-        return Tangents(along.transpose(0, 1))
+        outputs = partial(local.outputs, nodes=chosen, data=graph)
+        return Tangents(autodiff.outputs_along(outputs, local.theta, directions, chunk=chunk).transpose(0, 1))
 
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:  # noqa: ARG002
         """Copies of an arbitrary model are trained one by one."""

@@ -110,6 +110,9 @@ class Engine(Protocol):
     def working_bytes(self) -> float:
         """The memory of derivatives that are held at a time, estimated."""
 
+    def tangent_numbers(self, nodes: int) -> int:
+        """The numbers that ``tangents`` needs for each direction at so many nodes."""
+
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""
 

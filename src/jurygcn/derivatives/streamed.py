@@ -20,10 +20,13 @@ class Batches:
     Attributes:
         make: from the number of a batch to the Jacobian of its nodes; the same at every call.
         sizes: how many nodes each batch has.
+        only: from some nodes to batches of them alone; None where a node's derivatives depend on its batch, because
+            dropout is drawn for a batch as a whole.
     """
 
     make: Callable[[int], LiftedJacobian]
     sizes: list[int]
+    only: Callable[[Tensor], Batches] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +124,9 @@ class StreamedJacobian:
 
     def subset(self, terms: Tensor) -> StreamedJacobian:
         """The Jacobian of some of the nodes."""
-        return replace(self, terms=self.terms[terms])
+        if self.batches.only is None:
+            return replace(self, terms=self.terms[terms])
+        return replace(self, batches=self.batches.only(self.terms[terms]), terms=torch.arange(len(terms)))
 
     @property
     def dense(self) -> DenseJacobian:

@@ -6,6 +6,7 @@ need not contain what these constants were averaged from: for GraphSAGE one hop 
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -270,12 +271,24 @@ def streamed_derivatives(engine: GenericEngine, stream: EgoStream | RowStream, w
             noise += part.noise.to(engine.dtype) * (len(part.outputs) / engine.num_train)
         outputs = torch.cat(rows)
     jacobian = StreamedJacobian(
-        Batches(partial(_jacobian, stream), [len(terms) for terms in stream.terms]),
+        _batches(stream),
         torch.arange(engine.num_train),
         (engine.num_outputs, engine.num_parameters),
         engine.dtype,
     )
     return Expected(outputs, jacobian, stream.masks, noise.clamp_min_(0.0), why_slow)
+
+
+def _batches(stream: EgoStream | RowStream) -> Batches:
+    sizes = [len(terms) for terms in stream.terms]
+    return Batches(partial(_jacobian, stream), sizes, None if stream.masks else partial(_only, stream))
+
+
+def _only(stream: EgoStream | RowStream, positions: Tensor) -> Batches:
+    """Batches of some of the training nodes of a stream, as large as before."""
+    part = copy.copy(stream)
+    part.terms = list(torch.cat(stream.terms)[positions].split(len(stream.terms[0])))
+    return _batches(part)
 
 
 def _jacobian(stream: EgoStream | RowStream, number: int) -> LiftedJacobian:

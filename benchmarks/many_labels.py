@@ -24,7 +24,7 @@ from jurygcn.data import synthetic
 
 NODES, EDGES, FEATURES, CLASSES, HIDDEN, DECAY, EPOCHS = 50_000, 500_000, 128, 10, 64, 5e-4, 50
 # labels, jurors, dropout, memory
-FULL = ((5_000, 5_000, 0.0, "7GB"), (20_000, 1_000, 0.0, "10GB"))
+FULL = ((5_000, 5_000, 0.0, "7GB"), (20_000, 1_000, 0.0, "10GB"), (5_000, 1_000, 0.5, "7GB"))
 QUICK = ((400, 400, 0.0, "4GB"), (800, 100, 0.0, "4GB"), (400, 100, 0.5, "4GB"))
 
 
@@ -116,7 +116,7 @@ def main() -> None:
     nodes = NODES // 8 if chosen.quick else NODES
     rows = [in_a_process(nodes, row, chosen.threads) for row in (QUICK if chosen.quick else FULL)]
     table(
-        f"Jurors of GraphSAGE {HIDDEN} and verdicts of all {nodes:,} nodes",
+        f"Jurors of GraphSAGE {HIDDEN // (NODES // nodes)} and verdicts of all {nodes:,} nodes",
         ["labels, jurors", "solver", "training", "fit", "verdict", "fit, CPU", "verdict, CPU", "peak", "cover", "size"],
         [
             [

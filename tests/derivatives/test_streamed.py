@@ -11,7 +11,8 @@ from torch_geometric.nn import GraphNorm, GraphSAGE
 
 from gnn_zoo import ZOO, TwoLayers
 from jurygcn.curvature import curvature_of
-from jurygcn.derivatives import DenseJacobian, autodiff
+from jurygcn.data import synthetic
+from jurygcn.derivatives import DenseJacobian, autodiff, lifted
 from jurygcn.derivatives.factored import Factored
 from jurygcn.derivatives.lifted import LiftedJacobian
 from jurygcn.engine import expected, streamed
@@ -19,6 +20,7 @@ from jurygcn.engine.expected import EgoDerivatives, NotSeparable, whole_graph_de
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.streamed import EgoStream, RowStream, streamed_derivatives
 from jurygcn.leave_one_out.estimated import LeaveOneOut
+from jurygcn.models import train
 
 EXACT = {"rtol": 1e-8, "atol": 1e-9}
 F, C, N, LABELS = 30, 6, 60, 17
@@ -244,3 +246,19 @@ def test_input_dropout_is_drawn_on_the_whole_graph():
     assert found.masks == 300
     predict = engine.loss.predict
     assert_close(predict(found.outputs), predict(slow.outputs), rtol=0.0, atol=0.05)
+
+
+def test_products_in_float32_change_jurors_by_little(monkeypatch):
+    """Above LONG operations products are in float32: jurors' own predictions must not notice."""
+    data = synthetic(num_nodes=800, num_edges=4000, num_features=F, num_classes=C, seed=0)
+    model = GraphSAGE(F, 16, 2, C)
+    train(model, data, torch.arange(300), epochs=100, weight_decay=5e-4)
+    engine = GenericEngine(model, data, torch.arange(300), weight_decay=5e-4)
+    operator = curvature_of(engine, "ggn")
+    exact = LeaveOneOut(engine, operator, "direct").compressed_jurors("newton", rank=20)
+    monkeypatch.setattr(lifted, "LONG", 0.0)
+    quick = LeaveOneOut(engine, operator, "direct").compressed_jurors("newton", rank=20)
+    assert not torch.equal(quick.leverage, exact.leverage)  # float32 was used
+    assert float((quick.leverage - exact.leverage).abs().max()) < 1e-3
+    predict = engine.loss.predict
+    assert float((predict(quick.own_outputs) - predict(exact.own_outputs)).abs().max()) < 1e-3

@@ -21,6 +21,8 @@ from jurygcn.conformal.claims import CHOSEN, Agreement, Grounds, origin_of_label
 from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
+from jurygcn.conformal.rank import MOST, smallest_rank
+from jurygcn.costs import FEW_JURORS, LONG, Cost, check_fit, check_verdict, cost_of, planned_choice, room_for_matrices
 from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import why_no_neighbours
@@ -39,7 +41,7 @@ from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
-from jurygcn.progress import progress_bar
+from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes
 from jurygcn.verdict import Verdict
 
@@ -120,11 +122,12 @@ class Jury:
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
         self.node_type = self._sources.node_type
         self._recipe_given, self.retraining = retraining is not None, retraining or Retraining()
-        self.positions = draw_positions(self.engine.num_train, self.leave_out.max_jurors)
+        self.positions = draw_positions(self.engine.num_train, self._number_of_jurors())
         self.votes = replace(self.votes, how=self._check_votes())
         self._jurors: Jurors | CompressedJurors | None = None
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
+        self._announced = False
 
     def _check_votes(self) -> str:
         """What "auto" stands for; refuses what cannot be linearised."""
@@ -148,9 +151,32 @@ class Jury:
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
         self._sources.check()
+        check_fit(self)
+        self._announce()
         with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors = self._find_jurors()
         return self
+
+    def _announce(self) -> None:
+        """Say once what will be done and what it costs, if that is much."""
+        if self.run.progress and not self._announced:
+            expected = self.cost()
+            if expected.seconds > LONG:
+                announce(expected.words)
+            self._announced = True
+
+    @plain_torch()
+    def cost(self) -> Cost:
+        """What ``fit`` and a verdict on all nodes will cost, estimated without doing the work."""
+        with torch.enable_grad():
+            return cost_of(self)
+
+    def _number_of_jurors(self) -> int | None:
+        """None for one per label; fewer where each needs its own iterative solves."""
+        asked, n = self.leave_out.max_jurors, self.engine.num_train
+        if asked is not None or n <= FEW_JURORS or self.leave_out.how != "newton" or self.leave_out.solver != "auto":
+            return asked
+        return None if planned_choice(self).name in ("dual", "direct") else FEW_JURORS
 
     def _find_jurors(self) -> Jurors | CompressedJurors:
         how = self.leave_out.how
@@ -162,8 +188,12 @@ class Jury:
             steps = retrained_parameters(self.engine, self.retraining, self.positions.tolist()) - self.engine.theta
             return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         if self.votes.how == "linearized":  # not kept: with many labels the Jacobian and the factors are large
-            many = LeaveOneOut(self.engine, self._make_curvature(), self.leave_out.solver, self.positions)
-            return many.compressed_jurors(how, rank=self.votes.rank)
+            many = self._make_leave_one_out(self._make_curvature())
+            rank = self.votes.rank
+            if not isinstance(rank, str):
+                return many.compressed_jurors(how, rank=rank)
+            compressed = many.compressed_jurors(how, rank=MOST)
+            return compressed.in_fewer(smallest_rank(self.engine, self.positions, compressed))
         if how == "newton":
             jurors = self._leave_one_out.newton_jurors()
         else:
@@ -213,6 +243,8 @@ class Jury:
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
         asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
         total = self.jurors.count
+        check_verdict(self, len(asked.nodes))
+        self._announce()
         with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
             counter = self._counter(asked)
             counts = counter.count_all(parallel=self.run.parallel, resume=resume, advance=advance)
@@ -224,7 +256,7 @@ class Jury:
     def _counter(self, asked: Asked) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.memory)
+        return ExactCounter(asked, self.jurors.steps, memory=self.run.ballots)
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
@@ -309,7 +341,11 @@ class Jury:
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:
-        return LeaveOneOut(self.engine, self.curvature, self.leave_out.solver, self.positions)
+        return self._make_leave_one_out(self.curvature)
+
+    def _make_leave_one_out(self, curvature: Curvature) -> LeaveOneOut:
+        room = room_for_matrices(self)
+        return LeaveOneOut(self.engine, curvature, self.leave_out.solver, self.positions, memory=room)
 
     @cached_property
     @plain_torch()
@@ -335,7 +371,7 @@ class Jury:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
         self._sources.check()
         stream = LeaveOneOutPredictions(
-            self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.run.memory
+            self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.run.ballots
         )
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 

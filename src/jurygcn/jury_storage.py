@@ -32,14 +32,14 @@ _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("loss", "curvature", "decay", "leave_out", "votes", "memory", "chosen"), (str,)),
-    **{"rank": (int,), "max_jurors": (int,), "damping": _NUMBER},
+    **{"rank": (int, str), "max_jurors": (int,), "damping": _NUMBER},
     **{"weight_decay": (type(None), dict, *_NUMBER), "dropout_masks": (type(None), int), "corrected_by": (int,)},
     **{"node_type": (type(None), str)},
 }
 FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
 DECAY = "weight_decay"  # is compared as a vector: there are several ways to say the same
 SOLVE: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("leave_out", "solver", "reason"), (str,)),
+    **dict.fromkeys(("leave_out", "solver", "reason", "why_slow"), (str,)),
     **{"residual": _NUMBER, "iterations": (int,), "discarded": _NUMBER, "dropout_masks": (int,)},
 }
 ROUNDING = 1e-4  # by which a leverage may lie outside of 0..1, and outputs of the same model may differ
@@ -107,7 +107,7 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
         "decay": jury.leave_out.decay,
         "damping": float(jury.leave_out.damping),
         "votes": jury.votes.how,
-        "rank": int(jury.votes.rank),
+        "rank": jury.votes.rank if isinstance(jury.votes.rank, str) else int(jury.votes.rank),
         "max_jurors": len(jury.positions),
         "dropout_masks": jury.leave_out.dropout_masks,
         "corrected_by": jury.leave_out.corrected_by,

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for work that takes over a second."""
+"""A progress bar on stderr for work that takes over a second, and a line before work that takes long."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ from rich.progress import (
 )
 
 SHOWN_AFTER = 1.0  # seconds; shorter work shows no bar
+
+
+def announce(words: str) -> None:
+    """Print a line on stderr, for terminals and logs alike."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(words, markup=False)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from jurygcn.parallel import check_parallel
 LEAVE_OUT = ("newton", "influence", "retrain", "printed")
 VOTES = ("auto", "exact", "linearized")
 MOST_MASKS = 10_000
+BALLOT_SHARE = 8  # one part in so many of the memory is for ballots
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class LeaveOut:
             the caller states, as in the paper), or "auto": stated for a jurygcn.GCN without dropout and for jurors
             other than Newton's, effective for all others and wherever no weight decay is stated.
         damping: a number that is added to the curvature's diagonal.
-        max_jurors: the number of jurors, drawn at random; None takes one per label. The other labels still train the
-            model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level below
-            1 / (max_jurors + 1) can be asked for.
+        max_jurors: the number of jurors, drawn at random; None takes one per label, or 500 where solver="auto" finds
+            no room for a factorisation, because each juror then needs its own iterative solves. The other labels still
+            train the model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level
+            below 1 / (max_jurors + 1) can be asked for.
         dropout_masks: the draws of dropout over which gradients and curvature are averaged; 0 takes the model in eval
             mode. None takes 0 with the effective decay, which accounts for dropout, and else 8 for a model that has
             dropout (4 where neighbourhoods are large).
@@ -127,15 +129,20 @@ class Votes:
         how: "exact" (one forward pass per juror), "linearized" (to first order, in ``rank`` common directions: for
             thousands of labels or millions of nodes), or "auto", which linearises above a few billion ballots.
         rank: the number of directions that linearised jurors share. ``jury.jurors.discarded`` is the share of the
-            jurors' steps outside of these directions.
+            jurors' steps outside of these directions. "auto" takes the fewest of 2, 4, ..., 128 with which p-values
+            change by at most 0.002, checked on a sample of nodes; ``loo_variance`` and ``label_flips`` are then too
+            small, because they need more directions than p-values do.
     """
 
     how: str = "auto"
-    rank: int = 128
+    rank: int | str = 128
 
     def __post_init__(self) -> None:
         check_choice(self.how, "votes", VOTES)
-        check_count(self.rank, "rank")
+        if self.rank != "auto":
+            if isinstance(self.rank, str):
+                raise SettingError(f"expected rank as a whole number or 'auto', got {in_short(self.rank)}; change it")
+            check_count(self.rank, "rank")
 
     @classmethod
     def of(cls, given: str | Votes) -> Votes:
@@ -156,12 +163,16 @@ class Run:
     Args:
         parallel: where ballots are counted: None (in this process, or where ``joblib.parallel_config`` says), "serial",
             a number of processes, or "dask://host:port". The verdict is the same.
-        memory: the memory for the ballots of one batch of jurors, in each process that counts.
-        progress: show a bar on stderr for work that takes over a second.
+        memory: what ``fit`` and ``verdict`` may use on top of the graph, the model and Python itself: matrices,
+            derivatives, jurors and ballots. The solver is chosen to stay within it, and what cannot is refused before
+            it starts. An eighth of it is for the ballots of one batch of jurors, in each process that counts. Less than
+            256 MB is never refused.
+        progress: show a bar on stderr for work that takes over a second, and say what work of over five seconds will
+            cost before it starts.
     """
 
     parallel: int | str | None = None
-    memory: str = "1GB"
+    memory: str = "8GB"
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -169,6 +180,16 @@ class Run:
         parse_memory(self.memory)
         if not isinstance(self.progress, bool):
             raise SettingError(f"expected progress to be True or False, got {in_short(self.progress)}; choose one")
+
+    @property
+    def bytes(self) -> float:
+        """``memory`` as a number."""
+        return parse_memory(self.memory)
+
+    @property
+    def ballots(self) -> str:
+        """The memory for the ballots of one batch of jurors."""
+        return f"{min(max(1, int(self.bytes / BALLOT_SHARE)), 10**17)}B"
 
     @classmethod
     def of(cls, given: int | str | Run | None) -> Run:

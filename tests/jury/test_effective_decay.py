@@ -81,7 +81,7 @@ def test_effective_decay_is_minus_gradient_along_the_seen_part_of_each_matrix(na
 
 def test_at_a_minimum_the_effective_decay_is_the_stated_one():
     torch.manual_seed(0)
-    model = GCN(40, 4, 3).double()
+    model = ZOO["appnp"](40, 3).double()
     data = DATA.clone()
     data.x = data.x.double()
     decay = 0.01
@@ -98,12 +98,9 @@ def test_at_a_minimum_the_effective_decay_is_the_stated_one():
 
     optimizer.step(risk)
     model.eval()
-    engine = engine_of(model, data, NODES, weight_decay=0.0)
+    engine = engine_of(model, data, NODES, weight_decay={"first.bias": decay, "second.bias": decay})
     found = curvature_of(engine, "ggn", effective=True).diagonal
     torch.testing.assert_close(found, torch.full_like(found, decay), rtol=1e-3, atol=0.0)
-    stated = Jury(model, data, NODES, weight_decay=decay, leave_out=LeaveOut(decay="stated")).fit()
-    unknown = Jury(model, data, NODES).fit()
-    torch.testing.assert_close(unknown.jurors.steps, stated.jurors.steps, rtol=1e-2, atol=1e-3)
 
 
 class Example(nn.Module):

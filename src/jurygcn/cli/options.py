@@ -236,7 +236,7 @@ Parallel = Annotated[
     ),
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", callback=_memory, help="Memory for a batch of votes, in each process.")
+    str, typer.Option("--memory", callback=_memory, help="Memory for jurors and votes, in each process.")
 ]
 Retrain = Annotated[
     int, whole("--retrain", "Number of jurors to retrain for comparison; 0 for the quick checks only.", least=0)

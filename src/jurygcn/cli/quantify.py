@@ -54,7 +54,7 @@ def quantify(
     max_jurors: given.MaxJurors = None,
     chosen: given.Chosen = None,
     parallel: given.Parallel = None,
-    memory: given.Memory = "1GB",
+    memory: given.Memory = "8GB",
     as_json: given.AsJson = False,
 ) -> None:
     """Train or load a GCN, and quantify the uncertainty of each of its predictions.
@@ -160,7 +160,7 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.leave_out.printed
     if judgement.jury.votes.how == "linearized":
         facts["jury"] += (
-            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {judgement.jury.votes.rank} directions"
+            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {getattr(jurors, 'rank', 0)} directions"
         )
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps

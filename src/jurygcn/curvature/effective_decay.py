@@ -46,19 +46,22 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
     residual = engine.loss.whitened(outputs, engine.targets)
     if not bool((engine.decay > 0).any()) and _at_minimum(factor, residual):
         return engine.decay, factor
-    decay, start, unknown, known, grams = engine.decay.clone(), 0, [], [], []
-    for p in engine.parameters.values():
-        span = slice(start, start + p.numel())
-        start = span.stop
-        if p.squeeze().dim() < 2:
-            continue
-        gram = _gram_of(factor, span) if p.numel() > factor.rows and factor.rows <= MOST_ROWS else None
-        value = fitting_decay(factor, residual, engine.theta, span, gram)
-        if gram is not None:
+    spans = _matrices(engine)
+    parts = torch.zeros(len(engine.theta), len(spans), dtype=engine.theta.dtype, device=engine.theta.device)
+    for k, span in enumerate(spans):
+        parts[span, k] = engine.theta[span]
+    rows = factor.matmul(parts)  # U W for every matrix: its projections on the rows
+    slopes = rows.T @ residual.flatten() / len(residual) ** 0.5  # <G, W>, because G = n^-1/2 U^T w
+    decay, unknown, known, grams = engine.decay.clone(), [], [], []
+    for span, seen, slope in zip(spans, rows.T, slopes.tolist(), strict=True):
+        size = float(engine.theta[span].square().sum())
+        if span.stop - span.start > factor.rows and factor.rows <= MOST_ROWS:
+            gram = _gram_of(factor, span)
             grams.append((span, gram))
-        if value > 0:
-            decay[span] = value
-            known.append(value)
+            size = min(size, _squared_projection(gram, seen))
+        if size > 0 and slope < 0:
+            decay[span] = -slope / size
+            known.append(-slope / size)
         elif float(decay[span.start]) == 0.0:
             unknown.append(span)
     if unknown and not known and not bool((decay > 0).any()):
@@ -80,19 +83,14 @@ def _at_minimum(factor: GGNFactor, residual: Tensor) -> bool:
     return bool(mean <= AT_MINIMUM * float(single.norm(dim=1).mean()))
 
 
-def fitting_decay(factor: GGNFactor, residual: Tensor, theta: Tensor, span: slice, gram: Tensor | None) -> float:
-    """The decay that fits best for the parameters in ``span``; not positive if none does.
-
-    ``gram`` is U U^T of these parameters, (nK, nK), for the projection on their row space; None takes all of W.
-    """
-    part = torch.zeros_like(theta)
-    part[span] = theta[span]
-    rows = factor.matmul(part[:, None]).squeeze(1)  # U W: the projection of W on every row
-    slope = float(rows @ residual.flatten()) / len(residual) ** 0.5  # <G, W>, because G = n^-1/2 U^T w
-    seen = float(theta[span].square().sum())
-    if gram is not None:
-        seen = min(seen, _squared_projection(gram, rows))
-    return -slope / seen if seen > 0 else 0.0
+def _matrices(engine: Engine) -> list[slice]:
+    """The places of the weight matrices in theta; vectors are left out."""
+    spans, start = [], 0
+    for p in engine.parameters.values():
+        if p.squeeze().dim() >= 2:
+            spans.append(slice(start, start + p.numel()))
+        start += p.numel()
+    return spans
 
 
 def _gram_of(factor: GGNFactor, span: slice) -> Tensor:

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives import Jacobian
+from jurygcn.derivatives.streamed import StreamedJacobian
+
+# The most numbers in the product with U, before U^T is applied.
+TEMPORARY_NUMBERS = 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +22,13 @@ class GGNFactor:
     Attributes:
         jacobian: J.
         root: L_i, (n, C, K).
+        count: n of the mean, where these are the rows of some nodes only.
         known: Gram matrices U_t U_t^T of some parameters t that are known already, each with its place in theta.
     """
 
     jacobian: Jacobian
     root: Tensor
+    count: int | None = None
     known: tuple[tuple[slice, Tensor], ...] = ()
 
     @property
@@ -46,11 +52,25 @@ class GGNFactor:
     @property
     def scaled_root(self) -> Tensor:
         r""":math:`n^{-1/2} L_i`, (n, C, K)."""
-        return self.root / math.sqrt(len(self.root))
+        return self.root / math.sqrt(self.count or len(self.root))
 
     def cast(self, dtype: torch.dtype) -> GGNFactor:
         """The same rows in another precision."""
-        return GGNFactor(self.jacobian.cast(dtype), self.root.to(dtype))
+        return GGNFactor(self.jacobian.cast(dtype), self.root.to(dtype), self.count)
+
+    def subset(self, terms: Tensor) -> GGNFactor:
+        """The rows of some nodes, with the n of all."""
+        if len(terms) == len(self.root) and bool((terms == torch.arange(len(terms))).all()):
+            return self
+        return GGNFactor(self.jacobian.subset(terms), self.root[terms], self.count or len(self.root))
+
+    def normal(self, block: Tensor) -> Tensor:
+        """U^T U V: (P, k) -> (P, k), some columns at a time to bound memory."""
+        if isinstance(self.jacobian, StreamedJacobian):
+            return self.jacobian.normal(self.scaled_root, block)
+        width = max(1, TEMPORARY_NUMBERS // self.rows)
+        pieces = [self.transpose_matmul(self.matmul(part)) for part in block.split(width, dim=1)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
         """U diag(w) U^T: (P,) -> (nK, nK); known parts are used where w is constant."""

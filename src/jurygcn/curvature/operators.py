@@ -12,18 +12,17 @@ from torch import Tensor
 from jurygcn.checks import check_choice, check_real
 from jurygcn.curvature.effective_decay import effective_decay
 from jurygcn.curvature.factor import GGNFactor
+from jurygcn.derivatives.streamed import StreamedJacobian
 from jurygcn.engine import Engine, Expected
 
 CURVATURES = ("ggn", "hessian", "printed")
-
-# The most numbers in the product with U, before U^T is applied.
-TEMPORARY_NUMBERS = 50_000_000
 
 
 class _Diagonal:
     """The common part of the operators: the diagonal, and the dense form through unit vectors."""
 
     diagonal: Tensor
+    streamed = False  # whether derivatives are made again for every product
 
     @property
     def size(self) -> int:
@@ -62,6 +61,7 @@ class GGN(_Diagonal):
         self.factor = factor
         self.diagonal = diagonal
         self.expected = expected
+        self.streamed = isinstance(factor.jacobian, StreamedJacobian)
 
     @property
     def definite(self) -> bool | None:
@@ -69,10 +69,8 @@ class GGN(_Diagonal):
         return bool((self.diagonal > 0).all()) or None
 
     def data_product(self, block: Tensor) -> Tensor:
-        """U^T U V, some columns at a time to bound memory."""
-        width = max(1, TEMPORARY_NUMBERS // self.factor.rows)
-        pieces = [self.factor.transpose_matmul(self.factor.matmul(part)) for part in block.split(width, dim=1)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        """U^T U V."""
+        return self.factor.normal(block)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (P, P), block by block where the Jacobian has structure."""

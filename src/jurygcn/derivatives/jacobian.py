@@ -24,7 +24,9 @@ TEMPORARY_NUMBERS = 20_000_000
 class Jacobian(Protocol):
     """Derivatives of n nodes' C logits with respect to P parameters."""
 
-    shape: tuple[int, int, int]
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(n, C, P)."""
 
     def push(self, block: Tensor) -> Tensor:
         """J V: (P, k) -> (n, C, k)."""

@@ -20,6 +20,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from jurygcn.derivatives.factored import add_curvature, quadratic
 from jurygcn.derivatives.jacobian import DenseJacobian
 
 # numbers in a temporary array, at most
@@ -234,11 +235,13 @@ class LiftedJacobian:
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
-        return self.dense.curvature(root)
+        size = self.shape[2]
+        out = torch.zeros(size, size, dtype=self.rest.dtype, device=self.rest.device)
+        return add_curvature([(self, root)], out, dtype=work_dtype(self.shape, out.dtype))
 
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node."""
-        return self.dense.quadratic(matrix)
+        return quadratic(self, matrix, dtype=work_dtype(self.shape, matrix.dtype))
 
     def cast(self, dtype: torch.dtype) -> LiftedJacobian:
         """The same Jacobian in another precision."""
@@ -279,6 +282,12 @@ def products_of_rows(constants: Tensor | sp.csr_matrix) -> Tensor:
     if isinstance(constants, Tensor):
         return constants @ constants.T
     return torch.from_numpy((constants @ constants.T).toarray())
+
+
+def work_dtype(shape: tuple[int, int, int], dtype: torch.dtype) -> torch.dtype:
+    """The precision in which P x P matrices of so many nodes are worked on; they are summed in ``dtype``."""
+    n, _, P = shape
+    return torch.float32 if n * P**2 > LONG else dtype
 
 
 def _index(constants: Tensor | sp.csr_matrix, places: Tensor) -> Tensor | np.ndarray:

@@ -21,6 +21,7 @@ CONVERGED = 0.25
 FITS = 0.05  # relative gradient below which a weight decay counts as the one that the parameters are a minimum with
 HIGH_LEVERAGE = 0.99  # of a training node on its own prediction; above it, its juror is poorly determined
 ILL_CONDITIONED = 1e10  # the condition number above which a solve loses most of float64's 16 digits
+MANY_STEPS, FEW_STEPS = 300, 5  # of the search for eigenvalues; few where each takes seconds
 MUCH_DISCARDED = 0.05  # of the jurors' steps outside their common directions; above it, votes are inaccurate
 
 
@@ -42,6 +43,7 @@ class Health:
         frozen: parameters that are held fixed.
         saturated: training nodes with a class of probability 1, in the model's own precision.
         precision: dtype of the votes, "float32" or "float64".
+        why_slow: why derivatives were taken row by row; empty if they were not.
         doubts: why the jurors may be inaccurate, and what to do; one sentence or more each.
         advice: the doubts, and what is known about the choice of the labels; empty if there is no problem.
         remarks: what else is to be known; no problem.
@@ -61,6 +63,7 @@ class Health:
     frozen: int
     saturated: int
     precision: str
+    why_slow: str = ""
     doubts: tuple[str, ...] = field(default=())
     advice: tuple[str, ...] = field(default=())
     remarks: tuple[str, ...] = field(default=())
@@ -77,7 +80,9 @@ def health_of(jury: Jury) -> Health:
     data_gradient, decay_gradient = _gradient_parts(jury)
     gradient = float((data_gradient + decay_gradient).norm())
     scale = float(data_gradient.norm() + decay_gradient.norm())
-    smallest, largest = extreme_eigenvalues(jury.curvature)
+    curvature = jury.curvature
+    steps = FEW_STEPS if curvature.streamed else MANY_STEPS
+    smallest, largest = extreme_eigenvalues(curvature, iterations=steps)
     leverage = None
     if jurors.leverage is not None:
         leverage = (float(jurors.leverage.min()), float(jurors.leverage.max()))
@@ -97,6 +102,7 @@ def health_of(jury: Jury) -> Health:
         saturated=_saturated(jury),
         precision=str(engine.source_dtype).removeprefix("torch."),
         remarks=jury.remarks,
+        why_slow=jurors.why_slow,
     )
     doubts = (*_advice_on_training(health, jury), *_advice_on_numbers(health, jury))
     _, against, notes = jury.label_origin
@@ -201,6 +207,8 @@ def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
             f"{health.saturated:,} of {jury.engine.num_train:,} training nodes have a class of probability 1 in "
             f"{health.precision}, so votes there do not differ: use more weight decay, fewer epochs, or model.double()."
         )
-    if health.discarded > MUCH_DISCARDED:
+    if health.why_slow:
+        yield f"Derivatives were taken row by row, which is slow, because {health.why_slow}."
+    if health.discarded > MUCH_DISCARDED and jury.votes.rank != "auto":  # there p-values were checked instead
         held, rank = 1 - health.discarded, jury.votes.rank
         yield f"{rank} directions contain only {held:.0%} of the jurors' steps: raise rank in votes=Votes(rank=...)."

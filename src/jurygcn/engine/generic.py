@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,13 +21,13 @@ from jurygcn.engine.expected import (
     EgoDerivatives,
     Expected,
     NotSeparable,
-    expected_derivatives,
     random_in_training,
 )
 from jurygcn.engine.protocol import Predictor, SecondDerivative
 from jurygcn.engine.refusals import check_layers
+from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
-from jurygcn.engine.whole_graph import whole_graph_derivatives
+from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.propagation import is_everything
@@ -40,6 +40,7 @@ from jurygcn.models.weight_decay import decay_by_name
 
 # Outputs on a subgraph and on the whole graph count as equal up to this share of the largest output (rounding).
 SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
+MOST_ALONG = 100_000_000  # numbers in the derivatives along some directions at a time
 PROBES = 1  # random parameter vectors at which the two are compared
 
 
@@ -101,7 +102,7 @@ class GenericEngine:
     def on(self, terms: Tensor) -> GenericEngine:
         """The same objective over some of the training nodes (positions in ``train_nodes``)."""
         part = copy.copy(self)
-        part._clear_cached("train_outputs", "_train_graph")
+        part._clear_cached("train_outputs", "_train_graph", "_stream")
         part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
         return part
 
@@ -110,7 +111,7 @@ class GenericEngine:
         if dtype == self.dtype:
             return self
         part = copy.copy(self)
-        part._clear_cached("train_outputs", "_train_graph", "_inputs", "_probes")
+        part._clear_cached("train_outputs", "_train_graph", "_inputs", "_probes", "_stream")
         part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
@@ -241,10 +242,24 @@ class GenericEngine:
 
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout."""
-        try:
-            return expected_derivatives(self)
-        except NotSeparable as reason:
-            return whole_graph_derivatives(self, str(reason), reason.part)
+        return derivatives_of(self)
+
+    @cached_property
+    def _stream(self) -> EgoStream:
+        """Batches of ego graphs; raises NotSeparable."""
+        return EgoStream(self)
+
+    def way(self) -> Way:
+        """How ``expected`` will work: on ego graphs, on batches of them, or row by row."""
+        return way_of(self)
+
+    def working_bytes(self) -> float:
+        """The memory of derivatives that are held at a time, estimated."""
+        return working_bytes(self)
+
+    def tangent_numbers(self, nodes: int) -> int:
+        """The numbers that ``tangents`` needs for each direction: two copies of the outputs."""
+        return 2 * nodes * self.num_outputs
 
     @cached_property
     def random_in_training(self) -> bool:
@@ -289,8 +304,11 @@ class GenericEngine:
         local = self.cast(directions.dtype)
         graph, rows = local.local(nodes)
         chosen = None if is_everything(nodes, int(self.data.num_nodes)) else rows
-        along = autodiff.outputs_along(lambda theta: local.outputs(theta, chosen, graph), local.theta, directions)
-        return Tangents(along.transpose(0, 1))
+        widest = max((max(p.shape) for p in self.parameters.values() if p.dim()), default=self.num_outputs)
+        numbers = (int(graph.num_edges) + 3 * int(graph.num_nodes)) * widest  # messages and rows of one direction
+        chunk = max(1, min(autodiff.CHUNK, MOST_ALONG // numbers))
+        outputs = partial(local.outputs, nodes=chosen, data=graph)
+        return Tangents(autodiff.outputs_along(outputs, local.theta, directions, chunk=chunk).transpose(0, 1))
 
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:  # noqa: ARG002
         """Copies of an arbitrary model are trained one by one."""

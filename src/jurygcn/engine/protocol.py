@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from jurygcn.derivatives import ClosedForm, Jacobian
 from jurygcn.engine.expected import Expected
+from jurygcn.engine.ways import Way
 from jurygcn.losses import Loss
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -112,6 +113,15 @@ class Engine(Protocol):
     @property
     def random_in_training(self) -> bool:
         """Whether passes in training mode differ, because the model has dropout."""
+
+    def way(self) -> Way:
+        """How ``expected`` will work and what that takes, without doing it."""
+
+    def working_bytes(self) -> float:
+        """The memory of derivatives that are held at a time, estimated."""
+
+    def tangent_numbers(self, nodes: int) -> int:
+        """The numbers that ``tangents`` needs for each direction at so many nodes."""
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""

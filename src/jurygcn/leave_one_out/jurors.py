@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ class Jurors:
 
     Attributes:
         dropout_masks: the draws of dropout that the derivatives are averages over; 0 for eval mode.
+        why_slow: why derivatives were taken row by row, in words; empty if they were not.
     """
 
     steps: Tensor
@@ -25,6 +26,7 @@ class Jurors:
     iterations: int
     leverage: Tensor | None = None
     dropout_masks: int = 0
+    why_slow: str = ""
 
     @property
     def count(self) -> int:
@@ -57,11 +59,28 @@ class CompressedJurors:
     iterations: int
     leverage: Tensor
     dropout_masks: int = 0
+    why_slow: str = ""
 
     @property
     def count(self) -> int:
         """How many there are."""
         return len(self.coefficients)
+
+    @property
+    def rank(self) -> int:
+        """The number of directions."""
+        return len(self.directions)
+
+    def in_fewer(self, rank: int) -> CompressedJurors:
+        """The same jurors in the first ``rank`` directions, which contain more of their steps than any others."""
+        kept, whole = (c.double().square().sum() for c in (self.coefficients[:, :rank], self.coefficients))
+        share = float(kept / whole) if float(whole) > 0 else 1.0
+        return replace(
+            self,
+            directions=self.directions[:rank],
+            coefficients=self.coefficients[:, :rank].contiguous(),
+            discarded=1.0 - share * (1.0 - self.discarded),
+        )
 
     @property
     def steps(self) -> Tensor:

@@ -79,7 +79,7 @@ def dense_newton_steps(model: nn.Module, decay: Tensor) -> Tensor:
 
 def test_undecayed_layers_have_exact_newton_jurors():
     model, optimizer = trained()
-    jury = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
+    jury = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=LeaveOut(decay="stated")).fit()
     assert jury.jurors.solver == "dual"
     assert jury.dropout_masks == 0
     decay = jury.engine.decay
@@ -133,7 +133,8 @@ class LiteralDropout(KipfGCN):
 @pytest.mark.parametrize("kind", [LiteralDropout, KipfGCN])
 def test_dropout_that_no_module_names_is_noticed_by_health(kind):
     model = kind().double()
-    off = Jury(model, DATA, NODES, weight_decay=1e-2, leave_out=LeaveOut(dropout_masks=0)).fit()
+    settings = LeaveOut(decay="stated", dropout_masks=0)
+    off = Jury(model, DATA, NODES, weight_decay=1e-2, leave_out=settings).fit()
     found = kind is LiteralDropout
     assert off.health().random_in_training == found
     assert off.health().dropout == 0.0
@@ -143,13 +144,16 @@ def test_dropout_that_no_module_names_is_noticed_by_health(kind):
 
 def test_dropout_as_a_function_is_found_and_named():
     model, optimizer = trained(0.5, torch.float32)
-    averaged = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
+    stated = LeaveOut(decay="stated")
+    averaged = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=stated).fit()
     assert averaged.dropout_masks == 8
     assert "8 draws of the model's dropout" in averaged.verdict([0]).claim(0.2).words
-    off = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=LeaveOut(dropout_masks=0)).fit()
-    assert off.dropout_masks == 0
-    assert not torch.allclose(off.jurors.steps, averaged.jurors.steps)
-    again = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
+    off = LeaveOut(decay="stated", dropout_masks=0)
+    in_eval_mode = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=off).fit()
+    assert in_eval_mode.dropout_masks == 0
+    assert not torch.allclose(in_eval_mode.jurors.steps, averaged.jurors.steps)
+    assert Jury(model, DATA, NODES, weight_decay=optimizer).fit().dropout_masks == 0  # the effective decay needs none
+    again = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=stated).fit()
     torch.testing.assert_close(again.jurors.steps, averaged.jurors.steps, rtol=0.0, atol=0.0)
 
 

@@ -175,8 +175,12 @@ def test_dropout_is_part_of_the_claim():
     train(model, data, nodes, epochs=3)
     claim = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict(diffusion=0).claim()
     assert claim.kind == "target"
+    assert "dropout" not in claim.words  # the effective decay accounts for it
+    stated = LeaveOut(decay="stated")
+    claim = Jury(model, data, nodes, weight_decay=5e-4, leave_out=stated).fit().verdict(diffusion=0).claim()
+    assert claim.kind == "target"
     assert "8 draws of the model's dropout" in claim.words
-    off = LeaveOut(dropout_masks=0)
+    off = LeaveOut(decay="stated", dropout_masks=0)
     claim = Jury(model, data, nodes, weight_decay=5e-4, leave_out=off).fit().verdict(diffusion=0).claim()
     assert claim.kind == "target"
     assert "dropout (0.8)" in claim.words

@@ -110,7 +110,11 @@ def test_an_impossible_label_without_weight_decay_is_refused():
         model.weights[0] *= 1e4
     for solver in ("cg", "direct", "auto"):
         with pytest.raises(SolverError, match=r"probability 0|singular"):
-            Jury(model, data, torch.arange(12), weight_decay=0.0, leave_out=LeaveOut("influence", solver=solver)).fit()
+            Jury(
+                *(model, data, torch.arange(12)),
+                weight_decay=0.0,
+                leave_out=LeaveOut("influence", solver=solver, decay="stated"),
+            ).fit()
     assert torch.isfinite(Jury(model, data, torch.arange(12), weight_decay=0.01).fit().verdict().width).all()
 
 
@@ -328,10 +332,13 @@ def test_convergence_is_measured():
 
 
 def test_weight_decay_that_was_not_given():
-    """5e-4 is assumed and said; the health report finds the weight decay that the parameters were trained with."""
+    """With the stated decay 5e-4 is assumed and said; the health report finds the one that fits the parameters."""
     data = blocks(dtype=torch.float64)
     model = minimum(data, 2e-2)
-    assumed = Jury(model, data, NODES).fit()
+    found = Jury(model, data, NODES).fit()
+    assert "weight_decay was not given" not in advice_of(found)
+    assert float(found.curvature.diagonal[0]) == pytest.approx(2e-2, rel=0.05)
+    assumed = Jury(model, data, NODES, leave_out=LeaveOut(decay="stated")).fit()
     assert assumed.engine.weight_decay == 5e-4
     words = advice_of(assumed)
     assert "weight_decay was not given, so 0.0005 was assumed" in words
@@ -345,7 +352,7 @@ def test_weight_decay_that_was_not_given():
 def test_an_assumed_weight_decay_is_remembered(tmp_path):
     data = blocks()
     model = fitted(data, NODES, epochs=20)
-    Jury(model, data, NODES).fit().save(tmp_path / "assumed")
+    Jury(model, data, NODES, leave_out=LeaveOut(decay="stated")).fit().save(tmp_path / "assumed")
     Jury(model, data, NODES, weight_decay=5e-4).fit().save(tmp_path / "given")
     assert "not given" in advice_of(Jury.load(tmp_path / "assumed", model, data))
     assert "not given" not in advice_of(Jury.load(tmp_path / "given", model, data))
@@ -361,8 +368,8 @@ def test_dropout_is_reported_whatever_the_mode():
     assert torch.equal(jury.verdict().p_values, quiet.p_values)
     assert model.training
     assert jury.health().dropout == 0.5
-    assert jury.dropout_masks == 8
-    off = Jury(model, data, NODES, weight_decay=5e-3, leave_out=LeaveOut(dropout_masks=0)).fit()
+    assert jury.dropout_masks == 0
+    off = Jury(model, data, NODES, weight_decay=5e-3, leave_out=LeaveOut(decay="stated", dropout_masks=0)).fit()
     assert "dropout (0.5)" in advice_of(off)
 
 

@@ -15,9 +15,8 @@ from torch_geometric.data import Data, HeteroData
 
 from jurygcn.ambient import plain_torch
 from jurygcn.assembling import assemble
-from jurygcn.checks import check_count
 from jurygcn.conformal.asked import Asked, Question
-from jurygcn.conformal.claims import CHOSEN, Agreement, Grounds, origin_of_labels
+from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
@@ -27,7 +26,8 @@ from jurygcn.curvature import Curvature, curvature_of
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
-from jurygcn.diagnostics.health import Health, has_batch_norm, health_of, largest_dropout
+from jurygcn.diagnostics.grounds import grounds_of
+from jurygcn.diagnostics.health import Health, health_of
 from jurygcn.diagnostics.influence import influence_on
 from jurygcn.diagnostics.ridge_panel import RidgePanel, check_panel, fit_ridge_panel
 from jurygcn.display.words import as_html, as_line, jury_facts
@@ -37,7 +37,7 @@ from jurygcn.errors import SettingError
 from jurygcn.jury_storage import load_jury, save_jury
 from jurygcn.leave_one_out.corrected import Correction, corrected_steps
 from jurygcn.leave_one_out.estimated import LeaveOneOut
-from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
@@ -248,7 +248,7 @@ class Jury:
         with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
             counter = self._counter(asked)
             counts = counter.count_all(parallel=self.run.parallel, resume=resume, advance=advance)
-            verdict = assemble(counter, counts, self._grounds(question))
+            verdict = assemble(counter, counts, grounds_of(self, question))
         if with_panel:
             verdict = replace(verdict, panel_doubt=self.ridge_panel.doubt(asked.nodes, verdict.predicted_class))
         return verdict
@@ -303,30 +303,6 @@ class Jury:
         settings = self.leave_out
         effective = settings.decay == "effective"
         return curvature_of(self.engine, settings.curvature, damping=settings.damping, effective=effective)
-
-    def _grounds(self, question: Question) -> Grounds:
-        """What decides which coverage may be claimed of the answer to a question."""
-        over, against, notes = self.label_origin
-        return Grounds(
-            leave_out=self.leave_out.how,
-            symmetric=self.retraining.symmetric,
-            votes=self.votes.how,
-            diffusion_chosen=question.diffusion == "auto" and not why_no_neighbours(self.data),
-            interval=question.interval,
-            classify=self.engine.loss.name == "cross_entropy",
-            exact_ranks=question.exact_ranks,
-            dropout=largest_dropout(self.engine.model),
-            random_in_training=not self.dropout_masks and self.engine.random_in_training,
-            dropout_masks=self.dropout_masks,
-            batch_norm=has_batch_norm(self.engine.model),
-            effective=self.leave_out.decay == "effective",
-            decayed=bool((self.engine.decay > 0).any()),
-            over=over,
-            against=against,
-            notes=notes,
-            agreement=self._agreement,
-            remarks=self.remarks if self.engine.loss.name == "cross_entropy" else (),
-        )
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -406,11 +382,3 @@ class Jury:
     def load(cls, path: str | Path, model: nn.Module, data: Data | HeteroData, **settings: Any) -> Jury:
         """A jury saved before, with the model and graph it was made from."""
         return load_jury(cls, Path(path), model, data, **settings)
-
-
-def draw_positions(n: int, max_jurors: int | None) -> Tensor:
-    """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
-    if max_jurors is None or max_jurors == n:
-        return torch.arange(n)
-    check_count(max_jurors, "max_jurors", most=n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:max_jurors].sort().values

@@ -32,6 +32,10 @@ SEEN = 1e-6
 # minimum without weight decay; the mean is over at least this many nodes, if there are as many.
 AT_MINIMUM, SAMPLED = 1e-3, 64
 
+# The gradient points against a matrix if the cosine between the two is below minus this. It is zero up to rounding for
+# a matrix whose length does not matter, as under weight normalisation.
+ALIGNED = 1e-6
+
 # W stands for its seen part where it has fewer entries than there are rows, and where there are more rows than this:
 # then the training nodes see nearly all directions.
 MOST_ROWS = 6_000
@@ -52,14 +56,16 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
         parts[span, k] = engine.theta[span]
     rows = factor.matmul(parts)  # U W for every matrix: its projections on the rows
     slopes = rows.T @ residual.flatten() / len(residual) ** 0.5  # <G, W>, because G = n^-1/2 U^T w
+    gradient = factor.transpose_matmul(residual.reshape(-1, 1)).squeeze(1) / len(residual) ** 0.5
     decay, unknown, known, grams = engine.decay.clone(), [], [], []
     for span, seen, slope in zip(spans, rows.T, slopes.tolist(), strict=True):
+        against = -slope > ALIGNED * float(gradient[span].norm() * engine.theta[span].norm())
         size = float(engine.theta[span].square().sum())
         if span.stop - span.start > factor.rows and factor.rows <= MOST_ROWS:
             gram = _gram_of(factor, span)
             grams.append((span, gram))
             size = min(size, _squared_projection(gram, seen))
-        if size > 0 and slope < 0:
+        if size > 0 and against:
             decay[span] = -slope / size
             known.append(-slope / size)
         elif float(decay[span.start]) == 0.0:

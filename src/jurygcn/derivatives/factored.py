@@ -70,7 +70,7 @@ class Factored:
                 self.groups.append(_group(weights, basis, dtype))
             else:
                 rest += [w.dense().to(dtype) for w in weights]
-                others += [torch.arange(w.span.start, w.span.stop) for w in weights]
+                others += [torch.arange(w.span.start, w.span.stop, device=jacobian.others.device) for w in weights]
         self.rest, self.others = torch.cat(rest, dim=2), torch.cat(others)
         self.plain = len(jacobian.others)  # the first so many are never factored, the others may be in other batches
         # A few parameters cost little in full precision, and biases may have directions that nothing determines.
@@ -158,7 +158,7 @@ def add_curvature(
     """Add the sum of J_i^T L_i L_i^T J_i over the nodes of all parts to zeros ``out``, (P, P)."""
     jacobian = None
     for jacobian, root in parts:
-        for nodes in torch.arange(len(root)).split(nodes_at_once(jacobian)):
+        for nodes in torch.arange(len(root), device=root.device).split(nodes_at_once(jacobian)):
             Factored(_some(jacobian, nodes), dtype or out.dtype).add_curvature(root[nodes], out)
     if jacobian is not None:
         mirror(jacobian, out)
@@ -179,7 +179,7 @@ def mirror(jacobian: LiftedJacobian, out: Tensor) -> None:
 
 def quadratic(jacobian: LiftedJacobian, matrix: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """J_i A J_i^T for every node, A symmetric: (P, P) -> (n, C, C)."""
-    parts = torch.arange(jacobian.shape[0]).split(nodes_at_once(jacobian))
+    parts = torch.arange(jacobian.shape[0], device=jacobian.rest.device).split(nodes_at_once(jacobian))
     return torch.cat([Factored(_some(jacobian, nodes), dtype or matrix.dtype).quadratic(matrix) for nodes in parts])
 
 

@@ -127,7 +127,7 @@ class LiftedWeight:
         n, (_, h, C), F = len(self.starts) - 1, self.slopes.shape, self.constants.shape[1]
         out = torch.zeros(n * C, n * C, dtype=self.slopes.dtype, device=self.slopes.device)
         given = [self.constants[_index(self.constants, places)].T for places, _ in self.nodes]
-        for some in torch.arange(h).split(max(1, TEMPORARY // (n * C * F))):
+        for some in torch.arange(h, device=self.slopes.device).split(max(1, TEMPORARY // (n * C * F))):
             first, last = int(some[0]), int(some[-1]) + 1
             rows = [
                 times(X, G.view(-1, h, C)[:, first:last].reshape(-1, len(some) * C)).view(F, -1, C).permute(2, 0, 1)
@@ -144,7 +144,7 @@ class LiftedWeight:
         V = len(rows)
         out = torch.empty(n, C, n, C, dtype=self.slopes.dtype, device=self.slopes.device)
         at_once = min(TEMPORARY // max(1, C * h * V), -(-n // PARTS))
-        for some in torch.arange(n).split(max(1, at_once)):
+        for some in torch.arange(n, device=self.slopes.device).split(max(1, at_once)):
             first, last = int(some[0]), int(some[-1]) + 1
             seen = torch.empty(V, h, len(some), C, dtype=out.dtype, device=out.device)  # X X^T G of some nodes
             for k, (places, G) in enumerate(self.nodes[first:last]):

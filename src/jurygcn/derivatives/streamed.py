@@ -59,7 +59,7 @@ class StreamedJacobian:
             start += size
             if len(places):
                 made = self.batches.make(number).cast(self.dtype)
-                whole = len(mine) == size and bool((mine == torch.arange(size)).all())
+                whole = len(mine) == size and bool((mine == torch.arange(size, device=mine.device)).all())
                 yield places, made if whole else made.subset(mine)
 
     def push(self, block: Tensor) -> Tensor:
@@ -126,7 +126,9 @@ class StreamedJacobian:
         """The Jacobian of some of the nodes."""
         if self.batches.only is None:
             return replace(self, terms=self.terms[terms])
-        return replace(self, batches=self.batches.only(self.terms[terms]), terms=torch.arange(len(terms)))
+        return replace(
+            self, batches=self.batches.only(self.terms[terms]), terms=torch.arange(len(terms), device=terms.device)
+        )
 
     @property
     def dense(self) -> DenseJacobian:

@@ -19,6 +19,7 @@ from jurygcn.engine.expected import (
 )
 from jurygcn.engine.streamed import RowStream, streamed_derivatives
 from jurygcn.engine.whole_graph import whole_graph_derivatives
+from jurygcn.graph.ego import ego_graphs
 from jurygcn.graph.neighbourhood import num_hops
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # Numbers in the rows of a Jacobian that is held as a whole.
 MOST_DENSE = 100_000_000
+
+# A neighbourhood is large if it has more than this share of all nodes, on average over a sample of training nodes.
+LARGE, SAMPLE = 0.25, 16
 
 # A forward pass and a backward pass, in forward passes.
 BACKWARD = 3.0
@@ -58,14 +62,26 @@ def derivatives_of(engine: GenericEngine) -> Expected:
     try:
         return expected_derivatives(engine)
     except NotSeparable as reason:
-        part = reason.part
+        part, why = reason.part, str(reason)
+    few = engine.num_train * engine.num_outputs * engine.num_parameters <= MOST_DENSE
+    if few and sees_most(engine):
+        return whole_graph_derivatives(engine, why, part)
     try:
         return streamed_derivatives(engine, engine._stream)
     except NotSeparable as reason:
-        why = str(reason)
-    if engine.num_train * engine.num_outputs * engine.num_parameters > MOST_DENSE:
+        why = why if engine.typed else str(reason)
+    if not few:
         return streamed_derivatives(engine, RowStream(engine), why)
     return whole_graph_derivatives(engine, why, part)
+
+
+def sees_most(engine: GenericEngine) -> bool:
+    """Whether a node's neighbourhood is a large part of the graph, so that copies of it save nothing."""
+    if engine.typed or engine.forward is not None:
+        return False
+    sample = engine.train_nodes[torch.randperm(engine.num_train, generator=torch.Generator().manual_seed(0))[:SAMPLE]]
+    found = ego_graphs(engine._inputs, sample, num_hops(engine.model), most_rows=2**40)
+    return found is not None and found.size > LARGE * len(sample) * int(engine.data.num_nodes)
 
 
 def way_of(engine: GenericEngine) -> Way:
@@ -77,14 +93,17 @@ def way_of(engine: GenericEngine) -> Way:
         masks = (engine.masks or (MASKS if egos.egos.size <= MANY_ROWS else FEW_MASKS)) if drawn else 0
         share = egos.egos.size / int(engine.data.num_nodes)
         return Way("whole", masks, forward, BACKWARD * engine.num_outputs * max(1, masks) * forward * share)
-    except NotSeparable:
-        pass
+    except NotSeparable as reason:
+        why = str(reason)
+    few = engine.num_train * engine.num_outputs * engine.num_parameters <= MOST_DENSE
     try:
+        if few and sees_most(engine):
+            raise NotSeparable(why)
         return Way("batches", engine._stream.masks, forward, engine._stream.pass_seconds())
     except NotSeparable as reason:
         rows = RowStream(engine)
         total = engine.num_train * engine.num_outputs * max(1, rows.masks)
-        return Way("rows", rows.masks, forward, BACKWARD * total * forward, str(reason))
+        return Way("rows", rows.masks, forward, BACKWARD * total * forward, why if engine.typed else str(reason))
 
 
 def forward_seconds(engine: GenericEngine) -> float:

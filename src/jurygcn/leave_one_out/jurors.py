@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
+
+from jurygcn.checks import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,3 +89,11 @@ class CompressedJurors:
     def steps(self) -> Tensor:
         """The compressed steps themselves, (n, P)."""
         return self.coefficients @ self.directions
+
+
+def draw_positions(n: int, max_jurors: int | None) -> Tensor:
+    """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
+    if max_jurors is None or max_jurors == n:
+        return torch.arange(n)
+    check_count(max_jurors, "max_jurors", most=n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:max_jurors].sort().values

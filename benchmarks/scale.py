@@ -4,7 +4,8 @@ The graph is a synthetic stand-in with Reddit's numbers (232,965 nodes, 114,615,
 classes); `--quick` makes one of a fiftieth of the size. One juror is retrained in the same run, 100 epochs, in two
 ways: on the receptive field of its labels (this library's training), and full-batch over the whole graph with sparse
 products, which is what ordinary training does (some epochs timed, extrapolated to 100). Both are multiplied by the
-number of labels: extrapolated, since 10,000 trainings take days. ÂX is propagated before anything is timed.
+number of labels: extrapolated, since 10,000 trainings take days. ÂX is propagated before anything is timed. "auto" is
+`Votes(rank="auto")`: the time to choose its directions, of the verdict, and how many label sets at 0.9 are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import gc
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch_geometric.data import Data
 
 from harness import options, save, table
 from jurygcn import GCN, Jury, Votes, train
+from jurygcn.conformal.rank import smallest_rank
 from jurygcn.data import synthetic
 from jurygcn.experiments.figure2 import full_batch_epochs
 from jurygcn.models.receptive_field import ReceptiveField
@@ -49,8 +52,13 @@ def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:
     votes, rows = Votes("linearized", rank=RANK), []
     for kind in ("newton", "influence"):
         fit, jury = seconds(lambda: Jury(model, data, nodes, leave_out=kind, votes=votes).fit())  # noqa: B023
+        whole = jury.jurors
         ask, verdict = seconds(jury.verdict)
         sets = verdict.label_sets(0.1)[test]
+        choose, rank = seconds(partial(smallest_rank, jury.engine, jury.positions, jury.jurors))
+        jury._jurors = jury.jurors.in_fewer(rank)
+        quick, few = seconds(jury.verdict)
+        same = (few.label_sets(0.1) == verdict.label_sets(0.1)).all(dim=1)[test]
         rows.append(
             {
                 "labels": n,
@@ -62,7 +70,12 @@ def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:
                 "ordinary_juror_s": ordinary,
                 "speedup_own": n * own / (fit + ask),
                 "speedup_ordinary": n * ordinary / (fit + ask),
-                "discarded": jury.jurors.discarded,
+                "auto_rank": rank,
+                "auto_choice_s": choose,
+                "auto_verdict_s": quick,
+                "auto_same_sets": float(same.double().mean()),
+                "auto_discarded": jury.jurors.discarded,
+                "discarded": whole.discarded,
                 "accuracy": float((verdict.predicted_class == data.y)[test].double().mean()),
                 "coverage": float(sets.gather(1, data.y[test][:, None]).double().mean()),
                 "set_size": float(sets.sum(dim=1).double().mean()),
@@ -70,7 +83,7 @@ def measure(data: Data, n: int, epochs_timed: int) -> list[dict[str, Any]]:
             }
         )
         print(rows[-1], flush=True)
-        del jury, verdict, sets
+        del jury, verdict, sets, few
         gc.collect()
     return rows
 

@@ -15,6 +15,7 @@ from jurygcn.conformal.averaging import NeighbourAverages
 from jurygcn.conformal.claims import Grounds
 from jurygcn.conformal.counts import Counts
 from jurygcn.conformal.predictions import predictions_at
+from jurygcn.data.heterogeneous import all_edges, why_no_neighbours
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import num_hops, other_source_within
 from jurygcn.verdict import Verdict
@@ -61,7 +62,7 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
         loo_errors=torch.cat(counts.bounds.errors).squeeze(1),
         loo_variance=counts.spread.variance(voters),
         label_flips=counts.spread.flips / voters.clamp_min(1),
-        neighbour_doubt=_neighbour_doubt(counter) if asked.classify else torch.empty(0),
+        neighbour_doubt=_neighbour_doubt(counter),
         alpha=asked.question.alpha,
         diffusion=best,
         label_counts=counts.labels[best].counts if asked.classify else None,
@@ -85,13 +86,16 @@ def _kinds(asked: Asked) -> list[str]:
     """The kind of uncertainty that the width measures at each node. Implements: Prop. 1 and its remark."""
     engine = asked.engine
     hops = num_hops(engine.model)
-    near = other_source_within(engine.data.edge_index, engine.train_nodes, int(engine.data.num_nodes), hops)
+    pairs, everyone = all_edges(engine.data)
+    near = other_source_within(pairs, engine.train_nodes, everyone, hops)
     kinds: list[str] = KINDS[near[asked.nodes].cpu().numpy().astype(int)].tolist()
     return kinds
 
 
 def _neighbour_doubt(counter: Counter) -> Tensor:
-    """One minus the predicted class's mean probability within two hops, (m,)."""
+    """One minus the predicted class's mean probability within two hops, (m,); empty where there is no such mean."""
+    if not counter.asked.classify or why_no_neighbours(counter.asked.engine.data):
+        return torch.empty(0)
     share = counter.averaged_outputs(2)
     if share is None:
         engine = counter.asked.engine

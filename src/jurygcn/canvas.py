@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +26,29 @@ def canvas(
     panels: int, *, width: float, height: float = 3.2, share_y: bool = False, columns: int | None = None
 ) -> tuple[Figure, list[Axes]]:
     """A figure with panels in rows of ``columns``; outside pyplot, which would keep it in memory."""
-    from matplotlib.figure import Figure
-
     columns = min(columns or panels, panels)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    figure = _kind_of_figure()(figsize=(width, height * rows), layout="constrained")
     axes: list[Any] = list(np.atleast_1d(figure.subplots(rows, columns, sharey=share_y)).ravel())
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
     for spare in axes[panels:]:
         spare.set_visible(False)
     return figure, axes[:panels]
+
+
+@cache
+def _kind_of_figure() -> type[Figure]:
+    """A figure that a notebook shows as a picture, also where pyplot has not been imported."""
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            png = BytesIO()
+            self.savefig(png, format="png", dpi=100)
+            return png.getvalue()
+
+    return NotebookFigure
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:

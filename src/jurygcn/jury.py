@@ -11,21 +11,25 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.ambient import plain_torch
 from jurygcn.assembling import assemble
-from jurygcn.checks import check_count, in_short
+from jurygcn.checks import in_short
 from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
 from jurygcn.conformal.asked import Asked, Question
-from jurygcn.conformal.claims import CHOSEN, Agreement, Grounds, origin_of_labels
+from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
+from jurygcn.conformal.rank import MOST, smallest_rank
+from jurygcn.costs import FEW_JURORS, LONG, Cost, check_fit, check_verdict, cost_of, planned_choice, room_for_matrices
 from jurygcn.curvature import Curvature, curvature_of
-from jurygcn.data import check_nodes
+from jurygcn.data import check_nodes, graph_of
+from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
-from jurygcn.diagnostics.health import Health, health_of, largest_dropout
+from jurygcn.diagnostics.grounds import grounds_of
+from jurygcn.diagnostics.health import Health, health_of
 from jurygcn.diagnostics.influence import influence_on
 from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.engine import Forward, engine_of
@@ -34,19 +38,19 @@ from jurygcn.errors import SettingError
 from jurygcn.jury_storage import load_jury, save_jury
 from jurygcn.leave_one_out.corrected import Correction, corrected_steps
 from jurygcn.leave_one_out.estimated import LeaveOneOut
-from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
 from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
-from jurygcn.progress import progress_bar
+from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes
 from jurygcn.verdict import Verdict
 
 # Above this many numbers in all ballots, votes="auto" linearises: exact ones would take many minutes.
 MANY_BALLOTS = 2e9
 
-# The paper's weight decay, and this library's when it trains.
+# The paper's weight decay, and this library's when it trains; assumed where none is stated and none can be estimated.
 ASSUMED_DECAY = Recipe.weight_decay
 
 
@@ -55,13 +59,16 @@ class Jury:
 
     Args:
         model: a trained ``torch.nn.Module``, called as ``model(data.x, data.edge_index)``; never changed.
-        data: the graph, a PyG ``Data`` with x, edge_index and y.
+        data: the graph, a PyG ``Data`` with x, edge_index and y, or a ``HeteroData``; then the model is called as
+            ``model(data.x_dict, data.edge_index_dict)``, and the jury is about the nodes of ``node_type``.
         train_nodes: the nodes whose labels the model was trained on (indices or a mask); ``data.train_mask`` if none
             are given.
+        node_type: the type of the nodes to judge in a ``HeteroData``; by default the only type with labels.
         loss: "cross_entropy" or "mse".
         weight_decay: the L2 that the model was trained with; it is part of the objective. The optimizer that trained
             the model, one number, or a mapping from names of parameters or modules to numbers (0 for all others). If it
-            is not given, 5e-4 is assumed, and ``health`` says so.
+            is not given, or for most models also where it is (``LeaveOut.decay``), the effective weight decay of each
+            weight matrix is estimated from the trained model.
         forward: ``forward(model, data) -> logits`` for models that are called differently.
         chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
             after active learning no coverage is claimed.
@@ -77,9 +84,10 @@ class Jury:
     def __init__(
         self,
         model: nn.Module,
-        data: Data,
+        data: Data | HeteroData,
         train_nodes: Tensor | Sequence[int] | None = None,
         *,
+        node_type: str | None = None,
         loss: str = "cross_entropy",
         weight_decay: WeightDecay | None = None,
         forward: Forward | None = None,
@@ -94,8 +102,9 @@ class Jury:
             raise SettingError(
                 f"Unknown chosen {chosen!r}: say how the labels were chosen, {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}."
             )
+        graph = graph_of(data, node_type)
         if train_nodes is None:
-            train_nodes = data.get("train_mask")
+            train_nodes = graph.get("train_mask")
             if train_nodes is None:
                 raise SettingError("Expected train_nodes, got none, and the graph has no train_mask: pass the nodes.")
         self.decay_assumed = weight_decay is None
@@ -103,21 +112,25 @@ class Jury:
         if isinstance(decay, torch.optim.Optimizer):
             decay = decay_by_name(model, decay)
         self.engine = engine_of(
-            *(model, data, train_nodes),
+            *(model, graph, train_nodes),
             loss=loss,
             weight_decay=decay,
             forward=forward,
-            masks=self.leave_out.dropout_masks,
         )
+        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
+        self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
-        self.data, self.train_nodes, self.chosen = data, self.engine.train_nodes, chosen
+        self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
+        self.node_type = self._sources.node_type
         self._recipe_given, self.retraining = retraining is not None, retraining or Retraining()
-        self.positions = draw_positions(self.engine.num_train, self.leave_out.max_jurors)
+        self.positions = draw_positions(self.engine.num_train, self._number_of_jurors())
         self.votes = replace(self.votes, how=self._check_votes())
         self._jurors: Jurors | CompressedJurors | None = None
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
         self._advice: dict[int | str, Advice] = {}
+        self._announced = False
 
     def _check_votes(self) -> str:
         """What "auto" stands for; refuses what cannot be linearised."""
@@ -141,10 +154,33 @@ class Jury:
     def fit(self) -> Jury:
         """Steps 1-6 of Algorithm 2: the leave-one-out parameters of all training nodes."""
         self._sources.check()
+        check_fit(self)
+        self._announce()
         with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors = self._find_jurors()
         self._advice = {}
         return self
+
+    def _announce(self) -> None:
+        """Say once what will be done and what it costs, if that is much."""
+        if self.run.progress and not self._announced:
+            expected = self.cost()
+            if expected.seconds > LONG:
+                announce(expected.words)
+            self._announced = True
+
+    @plain_torch()
+    def cost(self) -> Cost:
+        """What ``fit`` and a verdict on all nodes will cost, estimated without doing the work."""
+        with torch.enable_grad():
+            return cost_of(self)
+
+    def _number_of_jurors(self) -> int | None:
+        """None for one per label; fewer where each needs its own iterative solves."""
+        asked, n = self.leave_out.max_jurors, self.engine.num_train
+        if asked is not None or n <= FEW_JURORS or self.leave_out.how != "newton" or self.leave_out.solver != "auto":
+            return asked
+        return None if planned_choice(self).name in ("dual", "direct") else FEW_JURORS
 
     def _find_jurors(self) -> Jurors | CompressedJurors:
         how = self.leave_out.how
@@ -156,8 +192,12 @@ class Jury:
             steps = retrained_parameters(self.engine, self.retraining, self.positions.tolist()) - self.engine.theta
             return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
         if self.votes.how == "linearized":  # not kept: with many labels the Jacobian and the factors are large
-            many = LeaveOneOut(self.engine, self._make_curvature(), self.leave_out.solver, self.positions)
-            return many.compressed_jurors(how, rank=self.votes.rank)
+            many = self._make_leave_one_out(self._make_curvature())
+            rank = self.votes.rank
+            if not isinstance(rank, str):
+                return many.compressed_jurors(how, rank=rank)
+            compressed = many.compressed_jurors(how, rank=MOST)
+            return compressed.in_fewer(smallest_rank(self.engine, self.positions, compressed))
         if how == "newton":
             jurors = self._leave_one_out.newton_jurors()
         else:
@@ -197,7 +237,8 @@ class Jury:
                 scoring labels; "auto" takes the one of 0, 1, 2 that jurors predict their own labels best with.
             advice: "auto" lets the jurors vote together with regressions on averaged features and on random walks,
                 weighted by what they predict for left-out labels: smaller label sets, calibrated probabilities and a
-                better score for errors. Linearised jurors take none. None leaves the model's jurors alone.
+                better score for errors. Linearised jurors and heterogeneous graphs take none. None leaves the model's
+                jurors alone.
             resume: a folder to keep the counts in as they grow; the same call goes on from them after an interruption.
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
@@ -210,22 +251,24 @@ class Jury:
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
         asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
         total = self.jurors.count
+        check_verdict(self, len(asked.nodes))
+        self._announce()
         with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
             counter = self._counter(asked, advised=advice is not None)
             counts = counter.count_all(parallel=self.run.parallel, resume=resume, advance=advance)
-            return assemble(counter, counts, self._grounds(question, counter.advice))
+            return assemble(counter, counts, grounds_of(self, question, advised=counter.advice is not None))
 
     def _counter(self, asked: Asked, *, advised: bool) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        advice = self._advise(asked) if advised else None
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.memory, advice=advice)
+        advice = self._advise(asked) if advised and layout_of(self.data) is None else None
+        return ExactCounter(asked, self.jurors.steps, memory=self.run.ballots, advice=advice)
 
     def _advise(self, asked: Asked) -> Advice:
         """The weights of the stacked jury, chosen once for each number of averages."""
         diffusion = asked.question.diffusion if asked.classify else 0
         if diffusion not in self._advice:
-            steps, memory = self.jurors.steps, self.run.memory
+            steps, memory = self.jurors.steps, self.run.ballots
             own = own_predictions(self.engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory)
             self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
         return self._advice[diffusion]
@@ -250,6 +293,11 @@ class Jury:
         return self.jurors.dropout_masks
 
     @property
+    def agreement(self) -> Agreement | None:
+        """What ``fidelity`` found about the jurors; None before."""
+        return self._agreement
+
+    @property
     def fitted(self) -> bool:
         """Whether ``fit`` has found the jurors."""
         return self._jurors is not None
@@ -267,27 +315,14 @@ class Jury:
         return self._make_curvature()
 
     def _make_curvature(self) -> Curvature:
-        return curvature_of(self.engine, self.leave_out.curvature, damping=self.leave_out.damping)
+        settings = self.leave_out
+        effective = settings.decay == "effective"
+        return curvature_of(self.engine, settings.curvature, damping=settings.damping, effective=effective)
 
-    def _grounds(self, question: Question, advice: Advice | None) -> Grounds:
-        """What decides which coverage may be claimed of the answer to a question."""
-        over, against, notes = self.label_origin
-        return Grounds(
-            leave_out=self.leave_out.how,
-            symmetric=self.retraining.symmetric,
-            votes=self.votes.how,
-            diffusion_chosen=question.diffusion == "auto",
-            advised=advice is not None,
-            interval=question.interval,
-            classify=self.engine.loss.name == "cross_entropy",
-            exact_ranks=question.exact_ranks,
-            dropout=largest_dropout(self.engine.model),
-            dropout_masks=self.dropout_masks,
-            over=over,
-            against=against,
-            notes=notes,
-            agreement=self._agreement,
-        )
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else is to be known of verdicts on this graph, one sentence each."""
+        return tuple(filter(None, [why_no_neighbours(self.data)]))
 
     @cached_property
     @plain_torch()
@@ -297,7 +332,11 @@ class Jury:
 
     @cached_property
     def _leave_one_out(self) -> LeaveOneOut:
-        return LeaveOneOut(self.engine, self.curvature, self.leave_out.solver, self.positions)
+        return self._make_leave_one_out(self.curvature)
+
+    def _make_leave_one_out(self, curvature: Curvature) -> LeaveOneOut:
+        room = room_for_matrices(self)
+        return LeaveOneOut(self.engine, curvature, self.leave_out.solver, self.positions, memory=room)
 
     @cached_property
     @plain_torch()
@@ -311,6 +350,10 @@ class Jury:
     def panel(self) -> Panel:
         """Regressions on averaged features and random walks, fitted to the same labels in closed form."""
         self._sources.check()
+        if layout_of(self.data) is not None:
+            raise SettingError(
+                "expected a graph without types of nodes for the panel, got a HeteroData; leave the panel out"
+            )
         return panel_of(self.engine)
 
     @plain_torch()
@@ -318,7 +361,7 @@ class Jury:
         """Predictions of every juror at ``nodes``, (n, m, C); asks for n x m x C numbers, so name few nodes."""
         self._sources.check()
         stream = LeaveOneOutPredictions(
-            self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.run.memory
+            self.engine, self.jurors.steps, self._check_asked(nodes), memory=self.run.ballots
         )
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
@@ -350,14 +393,6 @@ class Jury:
         return save_jury(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, data: Data, **settings: Any) -> Jury:
+    def load(cls, path: str | Path, model: nn.Module, data: Data | HeteroData, **settings: Any) -> Jury:
         """A jury saved before, with the model and graph it was made from."""
         return load_jury(cls, Path(path), model, data, **settings)
-
-
-def draw_positions(n: int, max_jurors: int | None) -> Tensor:
-    """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
-    if max_jurors is None or max_jurors == n:
-        return torch.arange(n)
-    check_count(max_jurors, "max_jurors", most=n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:max_jurors].sort().values

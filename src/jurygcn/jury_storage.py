@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import all_finite
-from jurygcn.data import check_graph
+from jurygcn.data import check_graph, graph_of
+from jurygcn.data.contents import PARTS
+from jurygcn.data.heterogeneous import model_inputs
 from jurygcn.errors import DataError, SettingError
 from jurygcn.io.archives import read_sealed, write_sealed
 from jurygcn.io.fingerprints import architecture, fingerprint, state
@@ -25,18 +27,19 @@ from jurygcn.settings import LeaveOut, Run, Votes
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FORMAT, FILE = 5, "jury.npz"
+FORMAT, FILE = 7, "jury.npz"
 _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("loss", "curvature", "leave_out", "votes", "memory", "chosen"), (str,)),
-    **{"rank": (int,), "max_jurors": (int,), "damping": _NUMBER},
+    **dict.fromkeys(("loss", "curvature", "decay", "leave_out", "votes", "memory", "chosen"), (str,)),
+    **{"rank": (int, str), "max_jurors": (int,), "damping": _NUMBER},
     **{"weight_decay": (type(None), dict, *_NUMBER), "dropout_masks": (type(None), int), "corrected_by": (int,)},
+    **{"node_type": (type(None), str)},
 }
 FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
 DECAY = "weight_decay"  # is compared as a vector: there are several ways to say the same
 SOLVE: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("leave_out", "solver", "reason"), (str,)),
+    **dict.fromkeys(("leave_out", "solver", "reason", "why_slow"), (str,)),
     **{"residual": _NUMBER, "iterations": (int,), "discarded": _NUMBER, "dropout_masks": (int,)},
 }
 ROUNDING = 1e-4  # by which a leverage may lie outside of 0..1, and outputs of the same model may differ
@@ -61,7 +64,7 @@ def save_jury(jury: Jury, folder: Path) -> Path:
     return folder
 
 
-def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **overrides: Any) -> Jury:
+def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data | HeteroData, **overrides: Any) -> Jury:
     """Read a jury back, if it belongs to this model and graph and its numbers are those of a jury."""
     try:
         about, arrays = read_sealed(folder / FILE)
@@ -77,8 +80,8 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data, **ove
             raise ValueError("it does not say what the jury was made from")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _incomplete(folder, error) from error
-    check_graph(data)
-    graph = _graph_origin(data, overrides.get("forward"))
+    seen = check_graph(graph_of(data, overrides.get("node_type", settings["node_type"])))
+    graph = _graph_origin(seen, overrides.get("forward"))
     _compare(origin, graph, folder)
     jury = cls(model, data, train_nodes, **{**_as_given(settings), **overrides})
     _compare(origin, {**graph, **_model_origin(jury)}, folder)
@@ -101,14 +104,16 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
         "weight_decay": None if jury.decay_assumed else dict(decay) if isinstance(decay, Mapping) else decay,
         "leave_out": jury.leave_out.how,
         "curvature": jury.leave_out.curvature,
+        "decay": jury.leave_out.decay,
         "damping": float(jury.leave_out.damping),
         "votes": jury.votes.how,
-        "rank": int(jury.votes.rank),
+        "rank": jury.votes.rank if isinstance(jury.votes.rank, str) else int(jury.votes.rank),
         "max_jurors": len(jury.positions),
         "dropout_masks": jury.leave_out.dropout_masks,
         "corrected_by": jury.leave_out.corrected_by,
         "memory": jury.run.memory,
         "chosen": jury.chosen,
+        "node_type": jury.node_type,
     }
 
 
@@ -116,11 +121,11 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The saved settings as arguments of ``Jury``."""
     how, curvature, damping = saved["leave_out"], saved["curvature"], saved["damping"]
     return {
-        **{name: saved[name] for name in ("loss", "weight_decay", "chosen")},
+        **{name: saved[name] for name in ("loss", "weight_decay", "chosen", "node_type")},
         "leave_out": LeaveOut(
             *(how, curvature),
             damping=damping,
-            **{name: saved[name] for name in ("max_jurors", "dropout_masks", "corrected_by")},
+            **{name: saved[name] for name in ("decay", "max_jurors", "dropout_masks", "corrected_by")},
         ),
         "votes": Votes(saved["votes"], saved["rank"]),
         "run": Run(memory=saved["memory"]),
@@ -129,11 +134,10 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _graph_origin(data: Data, forward: object) -> dict[str, str]:
     """Fingerprints of what a model sees of the graph; a forward function may look at all of its tensors."""
-    parts = {"x": "features", "edge_index": "edges", "edge_weight": "edge weights", "edge_attr": "edge attributes"}
-    seen = {words: data.get(name) for name, words in parts.items()}
+    seen = {words: data.get(name) for name, words in PARTS.items()}
     seen["edges"] = seen["edges"].long()
-    if forward is not None:
-        seen |= {f"`{key}`": v for key, v in data.items() if isinstance(v, Tensor) and key not in {*parts, "y"}}
+    further = model_inputs(data) if forward is None else [key for key in data.keys() if key != "y"]  # noqa: SIM118
+    seen |= {f"`{key}`": data[key] for key in further if isinstance(data[key], Tensor) and key not in PARTS}
     return {"forward function": fingerprint(forward is not None), **{key: fingerprint(v) for key, v in seen.items()}}
 
 

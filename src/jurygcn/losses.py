@@ -64,6 +64,16 @@ class CrossEntropy:
 
     def targets(self, y: Tensor) -> Tensor:
         """Integer class labels, none missing."""
+        if y.dim() == 2 and y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all()):
+            one = bool((y.sum(dim=1) == 1).all())
+            raise DataError(
+                f"expected one class number per node, got rows of {y.shape[1]} zeros and ones; "
+                + (
+                    "give y.argmax(dim=1)"
+                    if one
+                    else "several labels per node are not supported: use one jury per label"
+                )
+            )
         if y.is_floating_point():
             raise DataError(
                 "expected integer class labels for loss='cross_entropy', got "

@@ -5,11 +5,11 @@ Each object checks its own values when it is made. ``Jury`` checks what depends 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jurygcn.checks import check_choice, check_count, check_real, in_short
 from jurygcn.conformal.predictions import parse_memory
-from jurygcn.curvature import CURVATURES
+from jurygcn.curvature import CURVATURES, DECAYS
 from jurygcn.errors import SettingError
 from jurygcn.linalg import Solver, check_solver
 from jurygcn.parallel import check_parallel
@@ -17,6 +17,7 @@ from jurygcn.parallel import check_parallel
 LEAVE_OUT = ("newton", "influence", "retrain", "printed")
 VOTES = ("auto", "exact", "linearized")
 MOST_MASKS = 10_000
+BALLOT_SHARE = 8  # one part in so many of the memory is for ballots
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,18 @@ class LeaveOut:
             formulas as printed, with errata E1 to E3 and the curvature of Theorem 1).
         curvature: "ggn", "hessian" or "printed". Newton jurors need "ggn"; printed ones always take "printed".
         solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with its own settings.
+        decay: the weight decay in the curvature: "effective" (for each weight matrix the one at which the trained
+            parameters are a minimum: right also for models that stopped early or have dropout), "stated" (the one that
+            the caller states, as in the paper), or "auto": stated for a jurygcn.GCN without dropout and for jurors
+            other than Newton's, effective for all others and wherever no weight decay is stated.
         damping: a number that is added to the curvature's diagonal.
-        max_jurors: the number of jurors, drawn at random; None takes one per label. The other labels still train the
-            model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level below
-            1 / (max_jurors + 1) can be asked for.
-        dropout_masks: the draws of dropout over which gradients and curvature are averaged, if the model was trained
-            with dropout; None takes 8 (4 where neighbourhoods are large), 0 takes the model in
-            eval mode.
+        max_jurors: the number of jurors, drawn at random; None takes one per label, or 500 where solver="auto" finds
+            no room for a factorisation, because each juror then needs its own iterative solves. The other labels still
+            train the model, so label sets keep their meaning with n = ``max_jurors``. They get noisier, and no level
+            below 1 / (max_jurors + 1) can be asked for.
+        dropout_masks: the draws of dropout over which gradients and curvature are averaged; 0 takes the model in eval
+            mode. None takes 0 with the effective decay, which accounts for dropout, and else 8 for a model that has
+            dropout (4 where neighbourhoods are large).
         corrected_by: the number of jurors that are retrained, as ``Jury(retraining=...)`` says, to set the step length
             of all others; for models that stopped early or have batch normalisation.
     """
@@ -43,6 +49,7 @@ class LeaveOut:
     how: str = "newton"
     curvature: str = "ggn"
     solver: str | Solver = "auto"
+    decay: str = "auto"
     damping: float = 0.0
     max_jurors: int | None = None
     dropout_masks: int | None = None
@@ -60,6 +67,7 @@ class LeaveOut:
             )
         check_choice(self.curvature, "curvature", CURVATURES)
         check_solver(self.solver)
+        check_choice(self.decay, "decay", ("auto", *DECAYS))
         check_real(self.damping, "damping")
         if self.max_jurors is not None:
             check_count(self.max_jurors, "max_jurors")
@@ -75,6 +83,25 @@ class LeaveOut:
             )
         if self.how == "printed":
             object.__setattr__(self, "curvature", "printed")
+        if self.decay == "effective" and not self.estimated_by_ggn:
+            raise SettingError(
+                "expected newton or influence jurors with curvature='ggn' for decay='effective', got "
+                f"leave_out={self.how!r}, curvature={self.curvature!r}; leave decay out"
+            )
+
+    def resolved(self, *, usual: str, stated: bool) -> LeaveOut:
+        """The settings without "auto", for an engine's ``usual`` decay and whether any decay is stated."""
+        decay = self.decay
+        if decay == "auto":
+            effective = self.estimated_by_ggn and (not stated or (self.how == "newton" and usual == "effective"))
+            decay = "effective" if effective else "stated"
+        masks = 0 if self.dropout_masks is None and decay == "effective" else self.dropout_masks
+        return replace(self, decay=decay, dropout_masks=masks)
+
+    @property
+    def estimated_by_ggn(self) -> bool:
+        """Whether jurors are estimated with the Gauss-Newton curvature."""
+        return self.how in ("newton", "influence") and self.curvature == "ggn"
 
     @property
     def printed(self) -> bool:
@@ -102,15 +129,20 @@ class Votes:
         how: "exact" (one forward pass per juror), "linearized" (to first order, in ``rank`` common directions: for
             thousands of labels or millions of nodes), or "auto", which linearises above a few billion ballots.
         rank: the number of directions that linearised jurors share. ``jury.jurors.discarded`` is the share of the
-            jurors' steps outside of these directions.
+            jurors' steps outside of these directions. "auto" takes the fewest of 2, 4, ..., 128 with which p-values
+            change by at most 0.002, checked on a sample of nodes; ``loo_variance`` and ``label_flips`` are then too
+            small, because they need more directions than p-values do.
     """
 
     how: str = "auto"
-    rank: int = 128
+    rank: int | str = 128
 
     def __post_init__(self) -> None:
         check_choice(self.how, "votes", VOTES)
-        check_count(self.rank, "rank")
+        if self.rank != "auto":
+            if isinstance(self.rank, str):
+                raise SettingError(f"expected rank as a whole number or 'auto', got {in_short(self.rank)}; change it")
+            check_count(self.rank, "rank")
 
     @classmethod
     def of(cls, given: str | Votes) -> Votes:
@@ -131,12 +163,16 @@ class Run:
     Args:
         parallel: where ballots are counted: None (in this process, or where ``joblib.parallel_config`` says), "serial",
             a number of processes, or "dask://host:port". The verdict is the same.
-        memory: the memory for the ballots of one batch of jurors, in each process that counts.
-        progress: show a bar on stderr for work that takes over a second.
+        memory: what ``fit`` and ``verdict`` may use on top of the graph, the model and Python itself: matrices,
+            derivatives, jurors and ballots. The solver is chosen to stay within it, and what cannot is refused before
+            it starts. An eighth of it is for the ballots of one batch of jurors, in each process that counts. Less than
+            256 MB is never refused.
+        progress: show a bar on stderr for work that takes over a second, and say what work of over five seconds will
+            cost before it starts.
     """
 
     parallel: int | str | None = None
-    memory: str = "1GB"
+    memory: str = "8GB"
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -144,6 +180,16 @@ class Run:
         parse_memory(self.memory)
         if not isinstance(self.progress, bool):
             raise SettingError(f"expected progress to be True or False, got {in_short(self.progress)}; choose one")
+
+    @property
+    def bytes(self) -> float:
+        """``memory`` as a number."""
+        return parse_memory(self.memory)
+
+    @property
+    def ballots(self) -> str:
+        """The memory for the ballots of one batch of jurors."""
+        return f"{min(max(1, int(self.bytes / BALLOT_SHARE)), 10**17)}B"
 
     @classmethod
     def of(cls, given: int | str | Run | None) -> Run:

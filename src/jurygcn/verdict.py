@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.conformal.advice import Advice
-from jurygcn.conformal.claims import Claim, Grounds
+from jurygcn.conformal.claims import Agreement, Claim, Grounds
 from jurygcn.conformal.intervals import check_alpha, exact_rank
 from jurygcn.display.figures import plot_node, plot_verdict
 from jurygcn.display.words import as_line, verdict_facts, verdict_html
@@ -48,12 +48,14 @@ class Verdict:
         outputs: the model's own class probabilities, or its outputs for regression, (m, C).
         lower, upper: the paper's interval of the output norm (Eq. 7); for regression the interval of the target.
         num_jurors: how many jurors voted on each node: n, or n - 1 for a training node, (m,).
-        kinds: the uncertainty that the width measures (Prop. 1): "aleatoric+epistemic" or "epistemic", one per node.
+        kinds: the paper's name for what the width measures (Prop. 1), one per node: "epistemic" where another labelled
+            node lies within the model's reach, "aleatoric+epistemic" where none does.
         loo_errors: the jurors' errors on their own nodes (Eq. 6), (n,).
         loo_variance: jackknife variance of the prediction over jurors, (m,).
         label_flips: share of jurors that predict another class than the model, (m,); empty for regression.
         neighbour_doubt: one minus the predicted class's mean probability within two hops, (m,); uses no jurors, and
-            detects errors well on homophilous graphs; empty for regression.
+            detects errors well on homophilous graphs; empty for regression, and for a node type that no relation joins
+            with itself.
         jury_outputs: what the stacked jury predicts, (m, C): calibrated class probabilities, or values of a regression;
             empty without advice.
         advice: the members of the stacked jury and how much each counts; None without advice.
@@ -167,6 +169,10 @@ class Verdict:
         level = check_alpha(0.1 if alpha is None else alpha, below=1.0)
         return self.grounds.claim(level, int(self.num_jurors.max()) if len(self) else 0)
 
+    def compared(self, agreement: Agreement) -> Verdict:
+        """The same verdict with the claim that follows from a comparison of its jurors with retrained ones."""
+        return replace(self, grounds=replace(self.grounds, agreement=agreement))
+
     # --- scores ----------------------------------------------------------------------------------------
 
     @cached_property
@@ -204,6 +210,8 @@ class Verdict:
         by = by or self.score_name
         if by not in RANKINGS:
             raise SettingError(f"expected score to be one of {', '.join(RANKINGS)}, got {by!r}; choose one")
+        if by == "neighbour_doubt" and len(self.neighbour_doubt) < len(self):
+            raise SettingError("expected a verdict on classes of nodes with neighbours, got another; use ambiguity")
         values = self.set_size().double() if by == "set_size" else getattr(self, by).double()
         return values if RANKINGS[by] else -values
 
@@ -231,7 +239,11 @@ class Verdict:
         return plot_node(self, node, alpha=alpha)
 
     def to_frame(self, alpha: float = 0.1) -> pd.DataFrame:
-        """A table with one row per node and all scores; label sets at ``alpha``."""
+        """A table with one row per node and all scores; label sets at ``alpha``.
+
+        ``label_set`` is a tuple of class names, or of class numbers if classes have no names. ``prediction_in_set``
+        says whether the set contains the model's prediction; see docs/choosing_a_score.md for why it may not.
+        """
         columns: dict[str, Any] = {"node": self.nodes.tolist()}
         if self.label_counts is None:
             outputs = self.outputs.shape[1]
@@ -252,16 +264,19 @@ class Verdict:
                 "width": self.width.tolist(),
             }
         if self.label_counts is not None:
-            columns["label_set"] = [self._set_words(row) for row in self.label_sets(alpha).tolist()]
+            sets = self.label_sets(alpha)
+            columns["label_set"] = [self._labels_in(row) for row in sets.tolist()]
             columns["set_size"] = self.set_size(alpha).tolist()
+            columns["prediction_in_set"] = sets.gather(1, self.predicted_class[:, None])[:, 0].tolist()
             for name in ("credibility", "confidence", "ambiguity"):
                 columns[name] = getattr(self, name).tolist()
             columns["label_flips"] = self.label_flips.tolist()
-            columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
+            if len(self.neighbour_doubt):
+                columns["neighbour_doubt"] = self.neighbour_doubt.tolist()
         columns["loo_variance"] = self.loo_variance.tolist()
         columns["kinds"] = self.kinds
         return pd.DataFrame(columns)
 
-    def _set_words(self, row: list[bool]) -> str:
-        labels = [c for c, inside in enumerate(row) if inside]
-        return " ".join(self.names[c] if self.names else str(c) for c in labels)
+    def _labels_in(self, row: list[bool]) -> tuple[str, ...] | tuple[int, ...]:
+        labels = tuple(c for c, inside in enumerate(row) if inside)
+        return tuple(str(self.names[c]) for c in labels) if self.names else labels

@@ -13,8 +13,22 @@ import torch
 from scenes import FAST, tail_graph
 
 from jurygcn.active import PoolStrategy, next_tasks
-from jurygcn.active.labels import class_number, merged, parse_labels, read_labels, with_classes, write_labels
-from jurygcn.active.tasks import label_studio_config, label_studio_tasks, read_answers, tasks_csv
+from jurygcn.active.labels import (
+    class_number,
+    merged,
+    parse_labels,
+    read_labels,
+    read_origins,
+    with_classes,
+    write_labels,
+)
+from jurygcn.active.tasks import (
+    label_studio_config,
+    label_studio_tasks,
+    read_answer_origins,
+    read_answers,
+    tasks_csv,
+)
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError, SettingError
 
@@ -81,7 +95,7 @@ def test_tasks_say_why_and_what_is_around(town):
     assert [task.node for task in tasks] in ([4, 6], [6, 4])
     four = next(task for task in tasks if task.node == 4)
     assert (four.name, four.score) == ("house 4", 2.0)
-    assert four.reason.startswith("it has many neighbours; the model predicts ")
+    assert four.reason.startswith("it has 2 neighbours; the model predicts ")
     assert four.prediction in town.class_names
     assert 0.5 <= four.probability <= 1.0
     assert four.neighbours == "0 left & west, 5 right (of 2)"
@@ -114,6 +128,36 @@ def test_candidates_limit_the_choice(town):
 def test_a_function_may_choose(town):
     tasks = next_tasks(town, {0: 0, 5: 1}, lambda scene: scene.choice([3], [0.5]), batch=1, recipe=FAST)
     assert "chosen by" in tasks[0].reason
+
+
+@pytest.mark.parametrize(("strategy", "chosen"), [("random", "random"), ("degree", "actively")])
+def test_tasks_remember_how_they_were_chosen(town, tmp_path, strategy, chosen):
+    """In the CSV and in both exports of Label Studio, whose tasks keep all fields."""
+    tasks = next_tasks(town, {0: 0, 7: 1}, strategy, batch=2, recipe=FAST)
+    wanted = {task.node: chosen for task in tasks}
+    (tmp_path / "tasks.csv").write_text(tasks_csv(tasks))
+    full = [{"data": entry["data"], "annotations": []} for entry in label_studio_tasks(tasks)]
+    written(tmp_path / "full.json", full)
+    written(tmp_path / "min.json", [{**entry["data"], "label": "right"} for entry in full])
+    for file in ("tasks.csv", "full.json", "min.json"):
+        assert read_answer_origins(tmp_path / file, town) == wanted
+
+
+def test_an_unknown_way_of_choosing_is_refused(town, tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("node,label,chosen\n4,right,cleverly\n")
+    with pytest.raises(DataError, match=r"line 2: expected chosen to be random, per class or actively, got 'cleverly'"):
+        read_origins(path, town)
+
+
+def test_reasons_differ_where_the_reason_differs(town):
+    """Each node has its own share of the uncertainty, and all shares together are at most the whole."""
+    tasks = next_tasks(town, {}, batch=4, recipe=FAST)
+    shares = [task.score for task in tasks]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 1
+    assert all(f"remove {task.score:.1%} of the graph's uncertainty" in task.reason for task in tasks)
+    assert "jury" not in tasks[0].reason  # there is none before the first label
 
 
 def test_label_studio_import(town):
@@ -220,8 +264,9 @@ def test_files_that_are_not_there_or_not_text(town, tmp_path):
 
 def test_labels_round_trip_and_merge(town, tmp_path):
     path = tmp_path / "labels.csv"
-    write_labels(path, {4: 1, 2: 0}, town)
-    assert path.read_text() == "node,label\n4,right\n2,left & west\n"
+    write_labels(path, {4: 1, 2: 0}, town, {4: "actively"})
+    assert path.read_text() == "node,label,chosen\n4,right,actively\n2,left & west,\n"
+    assert read_origins(path, town) == {4: "actively"}
     nodes, labels = read_labels(path, town)
     assert (nodes.tolist(), labels.tolist()) == ([4, 2], [1, 0])
     assert merged({4: 1}, {4: 1, 2: 0}, town, "x") == {4: 1, 2: 0}

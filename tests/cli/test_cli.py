@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from invoke import FAST, refuses, run, run_json
@@ -13,6 +15,8 @@ from typer.testing import CliRunner
 from jurygcn import __version__
 from jurygcn.cli import demo as demo_module
 from jurygcn.cli.data import app as data_app
+from jurygcn.cli.tables import marks_in_words
+from jurygcn.data import load_dataset
 from jurygcn.data.package_index import IndexUnreachableError
 from jurygcn.errors import DataError
 
@@ -109,7 +113,7 @@ def test_quantify_json_ranks_nodes():
     assert shown["jury"]["residual"] < 1e-6
     assert 0.5 < shown["test"]["set_coverage"] <= 1
     assert shown["files"] == []
-    assert set(shown["seconds"]) == {"data", "training", "jurors", "votes"}
+    assert set(shown["seconds"]) == {"data", "training", "jurors", "votes", "health"}
 
 
 @pytest.mark.parametrize(
@@ -248,3 +252,57 @@ def test_linearised_and_fewer_jurors():
     assert "linearised" in run("quantify", "karate", "--labels", 12, *FAST, "--votes", "linearized").stdout
     assert "--votes" in refuses("quantify", "karate", "--votes", "quick")
     assert "between 1 and" in refuses("quantify", "karate", "--labels", 12, *FAST, "--max-jurors", 13)
+
+
+NAMES = ["New York", 'Rio [de Janeiro], "RJ"', "São Paulo | 2"]
+
+
+def named_karate(folder: Path) -> Path:
+    """The karate club as CSV tables, with class names that hold every separator."""
+    data = load_dataset("karate")
+    folder.mkdir()
+    with (folder / "nodes.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "label", "a", "b"])
+        rows.writerows([f"a customer with a long name {i}", NAMES[int(data.y[i]) % 3], i % 2, i % 5] for i in range(34))
+    with (folder / "edges.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["source", "target"])
+        rows.writerows([f"a customer with a long name {v}" for v in pair] for pair in data.edge_index.T.tolist())
+    return folder
+
+
+def test_label_sets_in_verdict_csv_can_be_read_back(tmp_path):
+    graph = named_karate(tmp_path / "graph")
+    shown = run_json("quantify", graph, "--labels", 12, "--out", tmp_path / "out", *FAST)
+    frame = pd.read_csv(tmp_path / "out" / "verdict.csv")
+    sets = [json.loads(cell) for cell in frame["label_set"]]
+    assert {name for labels in sets for name in labels} <= set(NAMES)
+    assert [len(labels) for labels in sets] == frame["set_size"].tolist()
+    inside = [name in labels for name, labels in zip(frame["predicted_name"], sets)]
+    assert frame["prediction_in_set"].tolist() == inside
+    assert "label" not in frame.columns  # it could be the truth or the prediction
+    assert all(
+        row["prediction_in_set"] == (row["predicted_class"] in row["label_set"]) for row in shown["most_uncertain"]
+    )
+
+
+def test_eighty_columns_show_what_people_need(tmp_path, monkeypatch):
+    graph = named_karate(tmp_path / "graph")
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run("quantify", graph, "--labels", 12, *FAST)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    (heading, _) = [line.split() for line in lines if line.split()[:1] == ["node"]]
+    assert heading == ["node", "predicted", "true", "label", "set", "ambiguity"]
+    assert "…" not in "".join(line for line in lines if "ambiguity" in line)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "kinds" in run("quantify", graph, "--labels", 12, *FAST).stdout
+
+
+def test_a_set_without_the_prediction_is_explained():
+    rows = [{"trained_on": False, "prediction_in_set": True}, {"trained_on": False, "prediction_in_set": False}]
+    assert marks_in_words(rows[:1], 1) == ["label sets at alpha 0.1"]
+    assert "because the votes were averaged over neighbours, who disagree" in marks_in_words(rows, 1)[1]
+    assert "because its probability is too low" in marks_in_words(rows, 0)[1]

@@ -46,6 +46,7 @@ def test_next_then_label_studio_then_add_then_next(tmp_path, labels):
     frame = pd.read_csv(labels)
     assert frame["node"].tolist() == [0, 33, 8, 24, *nodes[:2]]
     assert frame["label"].tolist() == [0, 1, 2, 3, *truth[nodes[:2]].tolist()]
+    assert frame["chosen"].fillna("").tolist() == ["", "", "", "", "actively", "actively"]
 
     again = run_json("active", "next", "karate", "--labels", labels, "--batch", 3, *FAST)
     assert not {task["node"] for task in again["tasks"]} & set(frame["node"])
@@ -53,11 +54,44 @@ def test_next_then_label_studio_then_add_then_next(tmp_path, labels):
     assert run_json("active", "add", "karate", "--labels", labels, "--answers", export)["added"] == 0
 
 
+@pytest.mark.parametrize(("strategy", "claim"), [("jury-design", "none"), ("random", "target")])
+def test_quantify_knows_how_the_labels_came_about(tmp_path, strategy, claim):
+    """active next, active add, quantify: nothing is claimed of labels that were chosen, and random ones stay random."""
+    collected, tasks, truth = tmp_path / "labels.csv", tmp_path / "tasks.json", load_dataset("karate").y
+    run_json("active", "next", "karate", "--batch", 20, "--strategy", strategy, "--out", tasks, *FAST)
+    answers = pd.read_csv(tmp_path / "tasks.csv")
+    answers["label"] = truth[answers["node"].tolist()].numpy()
+    answers.to_csv(tmp_path / "tasks.csv", index=False)
+    run_json("active", "add", "karate", "--labels", collected, "--answers", tmp_path / "tasks.csv")
+    found = run_json("quantify", "karate", "--train-nodes", collected, "--out", tmp_path / "run", *FAST)
+    assert found["jury"]["claim"] == claim
+    again = run_json("quantify", "karate", "--train-nodes", tmp_path / "run" / "run.json", *FAST)
+    assert again["jury"]["claim"] == claim  # a run remembers it, and a model that was trained on them
+    run_json("train", "karate", "--train-nodes", collected, "--out", tmp_path / "model", *FAST)
+    loaded = run_json("quantify", "karate", "--model", tmp_path / "model" / "model.pt")
+    assert loaded["jury"]["claim"] == claim
+    words = run("quantify", "karate", "--train-nodes", collected, *FAST).stdout
+    assert words.startswith("Caution: No coverage is claimed. The labels were chosen actively") == (claim == "none")
+
+
+def test_a_contradiction_about_the_labels_is_refused(tmp_path):
+    collected = tmp_path / "labels.csv"
+    collected.write_text("node,label,chosen\n0,0,actively\n33,1,\n")
+    said = refuses("quantify", "karate", "--train-nodes", collected, "--chosen", "random")
+    assert "expected --chosen actively, because the training nodes were chosen actively" in said
+
+
+def test_scores_are_readable(tmp_path):
+    said = run("active", "next", "karate", "--batch", 3, *FAST).stdout
+    assert "e+" not in said
+    assert said.count("of the graph's") == 3
+
+
 def test_next_for_people(labels):
     result = run("active", "next", "karate", "--labels", labels, "--batch", 2, "--strategy", "degree", *FAST)
     assert result.exit_code == 0, result.output
     assert "Label next on karate: degree, 4 labels so far" in result.stdout
-    assert "many" in result.stdout
+    assert "it has 12 neighbours" in " ".join(result.stdout.split())
 
 
 def test_next_from_candidates_and_from_nothing(tmp_path):
@@ -73,7 +107,7 @@ def test_add_makes_the_file(tmp_path):
     answers.write_text("node,label\n3,0\n4,\n")
     result = run("active", "add", "karate", "--labels", labels, "--answers", answers)
     assert result.exit_code == 0, result.output
-    assert labels.read_text() == "node,label\n3,0\n"
+    assert labels.read_text() == "node,label,chosen\n3,0,actively\n"
     assert "1 new labels of 1 answers" in result.stdout
 
 

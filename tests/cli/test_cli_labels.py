@@ -10,6 +10,7 @@ import torch
 from invoke import FAST, refuses, run, run_json
 
 from jurygcn.data import load_dataset
+from jurygcn.data.npz import write_npz
 
 NAMES = ("left", "right")
 
@@ -85,3 +86,16 @@ def test_tables_show_names_and_advice_line_by_line(graph: Path):
     report = run("doctor", graph, "--train-nodes", "all", "--retrain", 3, *FAST)
     assert report.exit_code == 0, report.output
     assert r"\x0a" not in report.stdout
+
+
+def test_the_graphs_own_mask(tmp_path):
+    data = load_dataset("karate")
+    data.train_mask = torch.zeros(34, dtype=torch.bool)
+    data.train_mask[::3] = True
+    data.test_mask = torch.zeros(34, dtype=torch.bool)
+    data.test_mask[1::3] = True
+    write_npz(tmp_path / "masked.npz", data)
+    found = run_json("quantify", tmp_path / "masked.npz", "--train-nodes", "mask", *FAST)
+    assert found["train_nodes"] == list(range(0, 34, 3))
+    assert found["test"]["nodes"] == 11
+    assert "expected a train_mask in karate" in refuses("quantify", "karate", "--train-nodes", "mask")

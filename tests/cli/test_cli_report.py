@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from invoke import FAST, refuses, run, run_json
@@ -34,6 +36,7 @@ def test_quantify_writes_the_page(tmp_path: Path):
     assert f"Wrote {page}" in result.stdout
     assert "2 jurors were retrained for comparison." in page.read_text(encoding="utf-8")
     assert "correlation" in result.stdout  # and the doctor's report is printed
+    assert "were not compared" not in result.stdout  # the claim follows what was measured
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert run_json(*QUANTIFY, "--votes", "linearized", "--report", page)["files"] == [str(page)]
     assert "were not computed" in page.read_text(encoding="utf-8")
@@ -66,3 +69,15 @@ def test_refusals(tmp_path: Path):
     assert "got the folder" in refuses(*QUANTIFY, "--report", tmp_path)
     assert "no permission in" in refuses(*QUANTIFY, "--report", tmp_path / "report.json" / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_writing_the_page_does_not_wait_for_torch(tmp_path: Path):
+    """Importing torch and PyG takes seconds; the page of saved results needs neither."""
+    assert run(*QUANTIFY, "--out", tmp_path).exit_code == 0
+    code = (
+        "import sys; from jurygcn.cli import app; app(['report', sys.argv[1]], standalone_mode=False); "
+        "print(sorted({'torch', 'torch_geometric', 'pandas', 'sklearn'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert (tmp_path / "report.html").exists()

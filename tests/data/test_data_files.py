@@ -162,7 +162,7 @@ def test_csv_with_targets_and_none(tmp_path):
         ("id,label\n1,2\n", None, "expected feature columns"),
         ("a\n1\nnan\n3\n", None, r"row 2, column 'a': expected a finite number, got 'nan'"),
         ("a\n1\ninf\n3\n", None, r"row 2, column 'a': expected a finite number, got 'inf'"),
-        ("a,b\n1,1\n1,\n3,1\n", None, r"row 2, column 'b': expected a finite number, got ''"),
+        ("a,b\n1,1\n1,\n3,1\n", None, r"row 2, column 'b': expected a finite number, got an empty cell"),
         ("a\n1\nred\n3\n", None, r"row 2, column 'a': expected a finite number, got 'red'"),
         ("a\n1\n2\n", None, r"edges\.csv, row 3, column 'target': expected a node id 0\.\.1, got '2'"),
         ("id,a\nx,1\ny,2\nz,3\n", "source,target\nx,w\n", r"an id of nodes\.csv, got 'w'"),
@@ -183,6 +183,35 @@ def test_bad_csv(tmp_path, nodes, edges, sentence):
     with pytest.raises(DataError, match=sentence) as caught:
         load_dataset(place)
     assert "\n" not in str(caught.value)
+
+
+def test_all_missing_cells_are_reported_in_one_run(tmp_path):
+    place = folder(tmp_path, "a,b,c\n1,,x\n,n/a,x\n3,,y\n")
+    with pytest.raises(DataError) as caught:
+        load_dataset(place)
+    assert str(caught.value) == (
+        "nodes.csv, row 1, column 'b': expected a finite number, got an empty cell "
+        "(4 such cells by column: a: 1, b: 3); fill them, or drop the rows or columns"
+    )
+
+
+def test_a_column_of_text_becomes_features(tmp_path):
+    """One column per text, in the order of the alphabet; a missing cell has none of them."""
+    place = folder(tmp_path, "a,place,b\n1,south,4\n2,,5\n3,north,6\n")
+    with pytest.warns(DataNotice, match="column 'place' holds text: its 2 different texts became features"):
+        data = load_dataset(place, normalize_features=False)
+    assert data.feature_names == ["a", "place=north", "place=south", "b"]
+    assert data.x.tolist() == [[1, 0, 1, 4], [2, 0, 0, 5], [3, 1, 0, 6]]
+
+
+def test_a_column_of_many_texts_is_left_out(tmp_path):
+    rows = "".join(f"{row},street {row}\n" for row in range(30))
+    with pytest.warns(DataNotice, match="column 'address' holds 30 different texts, too many for features"):
+        data = load_dataset(folder(tmp_path, f"a,address\n{rows}"), normalize_features=False)
+    assert data.feature_names == ["a"]
+    assert data.x[:, 0].tolist() == list(range(30))
+    with pytest.warns(DataNotice), pytest.raises(DataError, match="expected feature columns"):
+        load_dataset(folder(tmp_path, "address\n" + "".join(f"street {row}\n" for row in range(30))))
 
 
 def test_folder_without_the_tables(tmp_path):

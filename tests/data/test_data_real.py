@@ -14,7 +14,7 @@ SIZES = {
     "citeseer": (3327, 4552, 3703, 6),
     "pubmed": (19717, 44324, 500, 3),
 }
-PUBLIC = {"citeseer": (120, 500, 1000), "pubmed": (60, 500, 1000)}
+PUBLIC = {"cora": (140, 500, 1000), "citeseer": (120, 500, 1000), "pubmed": (60, 500, 1000)}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -34,6 +34,8 @@ def test_sizes(name):
 def test_public_split(name):
     split = public_split(load_dataset(name))
     assert (split.pool.numel(), split.val.numel(), split.test.numel()) == PUBLIC[name]
+    assert len(torch.cat([split.pool, split.val, split.test]).unique()) == sum(PUBLIC[name])
+    assert torch.bincount(load_dataset(name).y[split.pool]).unique().tolist() == [20]  # 20 labels of each class
 
 
 def test_citeseer_keeps_its_unlabelled_nodes_out_of_every_split():

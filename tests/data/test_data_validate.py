@@ -68,7 +68,7 @@ def test_edges_are_repaired_with_a_notice(edges, notice):
         ({"edge_weight": torch.tensor([1.0, 1, -1, 1])}, "at least 0, got -1.0 at edge 2"),
         ({"edge_weight": torch.tensor([1.0, 1, 1, float("nan")])}, "got nan at edge 3"),
         ({"y": torch.tensor([0, 1])}, r"one label per node, shape \(3,\), got shape \(2,\)"),
-        ({"y": torch.eye(3)}, "not one-hot"),
+        ({"y": torch.eye(3)}, "for one-hot rows"),
         ({"y": torch.tensor([0, 1, -2])}, r"labels 0\.\.C-1, or -1 for no label, got -2 at node 2"),
         ({"y": torch.tensor([0, 1, 1000])}, "got label 1000 among 3 labelled nodes"),
         ({"y": torch.tensor([0.0, 1.5, 2.0])}, "integer labels, got 1.5 at node 1"),

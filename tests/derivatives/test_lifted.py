@@ -10,8 +10,9 @@ from torch_geometric.nn import GraphNorm
 
 from gnn_zoo import ZOO, TwoLayers
 from jurygcn.derivatives import DenseJacobian, autodiff
-from jurygcn.engine.expected import EgoDerivatives, NotSeparable, whole_graph_derivatives
+from jurygcn.engine.expected import EgoDerivatives, NotSeparable
 from jurygcn.engine.generic import GenericEngine
+from jurygcn.engine.whole_graph import tracked_rows, whole_graph_derivatives
 from jurygcn.graph.ego import ego_graphs
 
 EXACT = {"rtol": 1e-8, "atol": 1e-9}
@@ -66,6 +67,16 @@ def test_votes_are_the_models_own_outputs(name):
     thetas = engine.theta + 0.1 * torch.randn(5, engine.num_parameters, generator=generator, dtype=torch.float64)
     wanted = torch.stack([engine.outputs(theta) for theta in thetas], dim=-1)
     torch.testing.assert_close(predictor.outputs(thetas), wanted, **EXACT)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_rows_by_output_are_those_of_autograd(name):
+    engine = engine_of(name)
+    graph, rows = engine._train_graph
+    found = tracked_rows(engine, graph, rows, None)
+    assert found is not None or name == "weight_norm"  # its weight is a function of two parameters
+    if found is not None:
+        torch.testing.assert_close(found, autodiff.jacobian_rows(engine, engine.theta, engine.train_nodes), **EXACT)
 
 
 class WithDropout(nn.Module):
@@ -124,16 +135,18 @@ def test_ego_graphs_are_neighbourhoods(hops, directed):
     centres = torch.tensor([5, 0, 17])
     egos = ego_graphs(data, centres, hops, most_rows=10_000)
     assert egos is not None
+    (only,) = egos.rows
+    nodes, owner = only.nodes, only.owner
     for i, centre in enumerate(centres.tolist()):
         within = {centre}
         for _ in range(hops):
             within |= {int(s) for s, t in data.edge_index.T.tolist() if t in within}
-        rows = torch.arange(int(egos.starts[i]), int(egos.starts[i + 1]))
-        kept = [int(v) for v in egos.nodes[rows] if v < 40]
+        rows = (owner == i).nonzero().squeeze(1)
+        kept = [int(v) for v in nodes[rows] if v < 40]
         assert sorted(kept) == sorted(within)
-        assert int(egos.nodes[egos.centres[i]]) == centre
-        degree = torch.bincount(egos.graph.edge_index[1], minlength=len(egos.nodes))
+        assert int(nodes[egos.centres[i]]) == centre
+        degree = torch.bincount(egos.graph.edge_index[1], minlength=len(nodes))
         for row in rows.tolist():
-            node = int(egos.nodes[row])
+            node = int(nodes[row])
             assert int(degree[row]) == (0 if node == 40 else int((data.edge_index[1] == node).sum()))
     assert ego_graphs(data, centres, 3, most_rows=2) is None

@@ -17,6 +17,7 @@ from jurygcn.engine import engine_of
 from jurygcn.jury import Jury
 from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.models import GCN, train
+from jurygcn.settings import LeaveOut
 
 
 def small_graph() -> Data:
@@ -41,7 +42,7 @@ def test_every_model_against_plain_loops(name: str):
     """Jacobian, curvature, jurors and ballots equal what autograd gives one number and one model at a time."""
     model, data, nodes = fitted(name, epochs=60)
     before = copy.deepcopy(model.state_dict())
-    jury = Jury(model, data, nodes, weight_decay=0.01).fit()
+    jury = Jury(model, data, nodes, weight_decay=0.01, leave_out=LeaveOut(decay="stated")).fit()
     engine = jury.engine
     theta = engine.theta.requires_grad_()
     z = engine.outputs(theta)
@@ -68,13 +69,13 @@ def test_every_model_against_plain_loops(name: str):
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())  # never changed
 
 
-def test_generic_path_equals_the_fast_path():
+@pytest.mark.parametrize("decay", ["stated", "effective"])
+def test_generic_path_equals_the_fast_path(decay: str):
     """The paper's GCN, once in closed form and once as an unknown module: the same verdict."""
     model, data, nodes = fitted("gcn")
-    fast = Jury(model, data, nodes, weight_decay=0.01).fit()
-    generic = Jury(
-        model, data, nodes, weight_decay=0.01, forward=lambda m, d: m(d.x, d.edge_index, d.edge_weight)
-    ).fit()
+    settings = {"weight_decay": 0.01, "leave_out": LeaveOut(decay=decay)}
+    fast = Jury(model, data, nodes, **settings).fit()
+    generic = Jury(model, data, nodes, forward=lambda m, d: m(d.x, d.edge_index, d.edge_weight), **settings).fit()
     assert type(generic.engine) is not type(fast.engine)
     torch.testing.assert_close(generic.jurors.steps, fast.jurors.steps, rtol=1e-5, atol=1e-8)
     a, b = generic.verdict(alpha=0.1, advice=None), fast.verdict(alpha=0.1, advice=None)

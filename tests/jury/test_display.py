@@ -9,7 +9,8 @@ import torch
 from matplotlib.figure import Figure
 
 from cases import Case
-from jurygcn import Jury, Verdict
+from jurygcn import Jury, Retraining, Verdict
+from jurygcn.conformal.claims import Agreement
 from jurygcn.errors import DataError, SettingError
 
 
@@ -43,7 +44,7 @@ def test_a_jury_in_words():
 
 def test_a_verdict_in_words(verdict, regression):
     sizes = verdict.set_size(0.1).double()
-    assert repr(verdict).startswith("Verdict(nodes: 12; jurors: 5; classes: 3;")
+    assert "; nodes: 12; jurors: 5; classes: 3;" in repr(verdict)
     assert f"{float(sizes.mean()):.2f} labels on average" in repr(verdict)
     assert "level 0.2, median width" in repr(regression)
     page = verdict._repr_html_()
@@ -51,6 +52,40 @@ def test_a_verdict_in_words(verdict, regression):
     first = int(verdict.ranking()[0])
     assert f"<td>{first}</td>" in page
     assert "<th>lower</th>" in regression._repr_html_()
+
+
+def test_distrust_is_said_first(verdict):
+    """Where nothing is claimed, that is the first thing in words and in notebooks; else the claim has its place."""
+    assert repr(verdict).startswith("Verdict(caution: no coverage is claimed. With 5 jurors no label can be excluded")
+    assert repr(verdict).count("no coverage is claimed") == 1
+    page = verdict._repr_html_()
+    assert page.index("no coverage is claimed") < page.index("nodes")
+    many = replace(verdict, num_jurors=verdict.num_jurors + 100)
+    assert repr(many).startswith("Verdict(nodes: 12;")
+    assert "coverage: the target is that 90% contain the truth" in repr(many)
+    compared = many.compared(Agreement(0.5, 0.4, 0.1, trusted=False))
+    assert repr(compared).startswith("Verdict(caution: no coverage is claimed. Estimated jurors correlate 0.500")
+
+
+def test_a_regression_says_it_too(regression):
+    assert repr(regression).startswith("Verdict(nodes: 12;")
+    assert "coverage: the target is that 80% contain the truth" in repr(regression)
+    compared = regression.compared(Agreement(0.5, 0.4, 0.1, trusted=False))
+    assert repr(compared).startswith("Verdict(caution: no coverage is claimed.")
+
+
+def test_a_jury_that_fidelity_distrusts_says_so_first():
+    jury = jury_of().fit()
+    assert "caution" not in repr(jury)
+    jury.fidelity(5, retraining=Retraining(epochs=1))  # another training: it does not agree
+    assert repr(jury).startswith("Jury(caution: do not trust the jurors. Estimated jurors correlate")
+
+
+def test_a_notebook_shows_the_picture_without_pyplot(verdict):
+    """IPython asks for _repr_png_; a bare matplotlib figure has none until pyplot has registered one."""
+    for figure in (verdict.plot(), verdict.plot_node(0)):
+        assert isinstance(figure, Figure)
+        assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_names_are_escaped(verdict):

@@ -11,7 +11,7 @@ from torch_geometric.nn import GCNConv
 
 from jurygcn import Jury, LeaveOut, Retraining
 from jurygcn.data import synthetic
-from jurygcn.errors import SettingError, SolverError
+from jurygcn.errors import SettingError
 
 DATA = synthetic(num_nodes=60, num_edges=240, num_features=6, num_classes=3, seed=0)
 NODES = torch.arange(0, 60, 5)
@@ -79,7 +79,7 @@ def dense_newton_steps(model: nn.Module, decay: Tensor) -> Tensor:
 
 def test_undecayed_layers_have_exact_newton_jurors():
     model, optimizer = trained()
-    jury = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
+    jury = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=LeaveOut(decay="stated")).fit()
     assert jury.jurors.solver == "dual"
     assert jury.dropout_masks == 0
     decay = jury.engine.decay
@@ -95,21 +95,65 @@ def test_an_optimizer_and_a_prefix_say_the_same():
     torch.testing.assert_close(by_optimizer, by_prefix)
 
 
-def test_no_decay_at_all_is_refused_in_words():
+def test_no_decay_at_all_takes_the_effective_decay_and_nothing_is_claimed():
     model, _ = trained()
-    with pytest.raises(SolverError, match=r"weight decay|damping"):
-        Jury(model, DATA, NODES, weight_decay=0.0).fit()
+    jury = Jury(model, DATA, NODES, weight_decay=torch.optim.Adam(model.parameters())).fit()
+    assert jury.leave_out.decay == "effective"
+    claim = jury.verdict([0]).claim(0.2)
+    assert claim.kind == "none"
+    assert "no weight decay" in claim.words
+
+
+def test_no_decay_at_all_is_remembered(tmp_path):
+    model, _ = trained()
+    jury = Jury(model, DATA, NODES, weight_decay=0.0).fit()
+    jury.save(tmp_path / "jury")
+    loaded = Jury.load(tmp_path / "jury", model, DATA)
+    assert (loaded.leave_out.decay, loaded.dropout_masks) == ("effective", 0)
+    assert loaded.verdict([0]).claim(0.2) == jury.verdict([0]).claim(0.2)
+
+
+@pytest.mark.parametrize("decay", [{"first.lin": 5e-3, "second.lin": 5e-3}, {"first": 5e-3}])
+def test_decay_on_some_parameters_takes_the_dual_solver(decay):
+    """Zero on biases, or on the last layer: the fast way, in which undecayed parameters have exact jurors."""
+    model, _ = trained()
+    jury = Jury(model, DATA, NODES, weight_decay=decay, leave_out=LeaveOut(decay="stated")).fit()
+    assert jury.jurors.solver == "dual"
+    assert jury.verdict([0]).claim(0.2).kind == "target"
+    assert not any("eigenvalues" in line for line in jury.health().advice)
+
+
+class LiteralDropout(KipfGCN):
+    """Dropout as a function, with its rate written into the forward pass."""
+
+    def forward(self, x, edge_index):
+        return super().forward(functional.dropout(x, 0.5, self.training), edge_index)
+
+
+@pytest.mark.parametrize("kind", [LiteralDropout, KipfGCN])
+def test_dropout_that_no_module_names_is_noticed_by_health(kind):
+    model = kind().double()
+    settings = LeaveOut(decay="stated", dropout_masks=0)
+    off = Jury(model, DATA, NODES, weight_decay=1e-2, leave_out=settings).fit()
+    found = kind is LiteralDropout
+    assert off.health().random_in_training == found
+    assert off.health().dropout == 0.0
+    assert any("The model has dropout, which is off here" in line for line in off.health().advice) == found
+    assert ("The model has dropout, which is off here" in off.verdict([0]).claim(0.2).words) == found
 
 
 def test_dropout_as_a_function_is_found_and_named():
     model, optimizer = trained(0.5, torch.float32)
-    averaged = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
+    stated = LeaveOut(decay="stated")
+    averaged = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=stated).fit()
     assert averaged.dropout_masks == 8
     assert "8 draws of the model's dropout" in averaged.verdict([0], advice=None).claim(0.2).words
-    off = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=LeaveOut(dropout_masks=0)).fit()
-    assert off.dropout_masks == 0
-    assert not torch.allclose(off.jurors.steps, averaged.jurors.steps)
-    again = Jury(model, DATA, NODES, weight_decay=optimizer).fit()
+    off = LeaveOut(decay="stated", dropout_masks=0)
+    in_eval_mode = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=off).fit()
+    assert in_eval_mode.dropout_masks == 0
+    assert not torch.allclose(in_eval_mode.jurors.steps, averaged.jurors.steps)
+    assert Jury(model, DATA, NODES, weight_decay=optimizer).fit().dropout_masks == 0  # the effective decay needs none
+    again = Jury(model, DATA, NODES, weight_decay=optimizer, leave_out=stated).fit()
     torch.testing.assert_close(again.jurors.steps, averaged.jurors.steps, rtol=0.0, atol=0.0)
 
 

@@ -25,7 +25,10 @@ def jury_with(**settings: Any) -> Jury:
 
 @pytest.mark.parametrize("how", ["newton", "influence", "retrain", "printed"])
 def test_a_name_stands_for_a_way_to_leave_out(how: str):
-    assert jury_with(leave_out=how).leave_out == jury_with(leave_out=LeaveOut(how)).leave_out == LeaveOut(how)
+    found = jury_with(leave_out=how).leave_out
+    assert found == jury_with(leave_out=LeaveOut(how)).leave_out
+    assert found.how == how
+    assert found.decay in ("effective", "stated")
 
 
 @pytest.mark.parametrize("how", ["exact", "linearized"])
@@ -40,7 +43,7 @@ def test_a_number_or_an_address_stands_for_a_run(parallel: int | str | None):
 
 def test_without_settings():
     jury = jury_with()
-    assert (jury.leave_out, jury.votes, jury.run) == (LeaveOut("newton"), Votes("exact"), Run())
+    assert (jury.leave_out.how, jury.votes, jury.run) == ("newton", Votes("exact"), Run())
 
 
 def test_auto_is_resolved_and_the_rest_stays(monkeypatch):

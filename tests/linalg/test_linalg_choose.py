@@ -62,17 +62,35 @@ class SizedLowRank(Sized):
         (SizedLowRank(500, rows=500), "dual", "500 rows against 500 parameters"),
         (SizedLowRank(500, rows=501), "direct", "500 parameters fit a dense factorisation"),
         (SizedLowRank(500, rows=20, decay=0.0), "direct", "fit a dense"),
-        (SizedLowRank(12_001, True, rows=20, decay=0.0), "cg", "positive definite"),
-        (SizedLowRank(30_000, True, rows=20_001), "cg", "30,000 parameters are too many"),
-        (Sized(12_000), "direct", "12,000 parameters fit"),
-        (Sized(12_001, definite=True), "cg", "positive definite"),
-        (Sized(12_001), "minres", "not known to be positive definite"),
+        (SizedLowRank(22_361, True, rows=20, decay=0.0), "cg", "positive definite"),
+        (SizedLowRank(18_000, True, rows=45_000), "direct", "18,000 parameters fit"),
+        (SizedLowRank(30_000, True, rows=18_300), "cg", "30,000 parameters needs 14.4 GB, more than 8.0 GB"),
+        (SizedLowRank(30_000, True, rows=18_200), "dual", "18,200 rows against 30,000 parameters"),
+        (Sized(22_360), "direct", "22,360 parameters fit"),
+        (Sized(22_361, definite=True), "cg", "positive definite"),
+        (Sized(22_361), "minres", "not known to be positive definite"),
     ],
 )
 def test_auto_picks_by_size_and_says_why(operator, name, reason):
     choice = choose("auto", operator)
+    assert choice.bytes <= 8e9
     assert choice.name == choice.solver.name == name
     assert reason in choice.reason
+
+
+@pytest.mark.parametrize(("memory", "name"), [(1e9, "cg"), (4e9, "direct"), (100e9, "direct")])
+def test_auto_stays_within_its_memory(memory, name):
+    choice = choose("auto", SizedLowRank(15_000, True, rows=50_000), memory=memory)
+    assert choice.name == name
+    assert choice.bytes <= memory
+
+
+def test_a_solver_that_needs_more_than_its_memory_is_refused_in_a_sentence():
+    operator = SizedLowRank(15_000, True, rows=50_000)
+    with pytest.raises(SettingError, match=r"'direct' to fit in 1.0 GB, got matrices of 3.6 GB; use solver='auto'"):
+        choose("direct", operator, memory=1e9)
+    assert choose("direct", operator, memory=4e9).name == "direct"
+    assert choose("direct", SizedLowRank(3_000, True), memory=1.0).name == "direct"  # too little to ask for
 
 
 @pytest.mark.parametrize("name", SOLVERS)

@@ -5,7 +5,7 @@ import torch
 from linalg_cases import draw, indefinite, low_rank, positive, relative_error, singular, uneven
 
 from jurygcn.errors import SettingError, SolverError
-from jurygcn.linalg import DenseFactor, DenseOperator, Direct, Dual, LowRank, shift
+from jurygcn.linalg import CG, DenseFactor, DenseOperator, Direct, Dual, LowRank, shift
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,30 @@ def test_direct_solves_an_indefinite_system_that_claims_to_be_definite():
     block = draw(40, 2)
     value = Direct().prepare(operator).solve(block).value
     assert relative_error(value, torch.linalg.solve(operator.matrix, block)) < 1e-12
+
+
+@pytest.mark.parametrize("size", [5, 60])
+def test_direct_keeps_matrix_and_factor_in_one_array(monkeypatch, size):
+    monkeypatch.setattr("jurygcn.linalg.direct.ROWS", 7)
+    operator, block = low_rank(size, 9), draw(size, 3)
+    matrix = operator.to_dense()
+    prepared = Direct().prepare(operator)
+    torch.testing.assert_close(prepared.factors.product(block), matrix @ block)
+    torch.testing.assert_close(prepared.factors.solve(block), torch.linalg.solve(matrix, block))
+    torch.testing.assert_close(prepared.factors.inverse(), torch.linalg.inv(matrix))
+
+
+def test_direct_does_not_write_into_the_operators_matrix():
+    operator = positive()
+    before = operator.matrix.clone()
+    Direct().prepare(operator)
+    assert torch.equal(operator.matrix, before)
+
+
+@pytest.mark.parametrize("solver", [Dual(), Direct(), CG(), CG(sketch=8)], ids=["dual", "direct", "cg", "nystrom"])
+def test_some_terms_are_left_out_as_all_are(solver):
+    operator = in_terms(uneven(), 3)
+    prepared, some = solver.prepare(operator), torch.tensor([4, 1])
+    whole = prepared.retention()
+    assert whole.shape == (5, 3, 3)
+    torch.testing.assert_close(prepared.retention(some), whole[some], rtol=0, atol=1e-7)

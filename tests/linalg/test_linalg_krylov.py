@@ -7,8 +7,8 @@ import scipy.sparse.linalg as sparse
 import torch
 from linalg_cases import draw, indefinite, low_rank, positive, relative_error, singular, with_spectrum
 
-from jurygcn.errors import SolverError
-from jurygcn.linalg import CG, MINRES, DenseOperator, cg, minres, shift
+from jurygcn.errors import SettingError, SolverError
+from jurygcn.linalg import CG, MINRES, DenseFactor, DenseOperator, LowRank, cg, minres, shift
 
 
 class Counting(DenseOperator):
@@ -128,3 +128,28 @@ def test_the_unit_of_the_operator_does_not_matter(solver, scale):
     expected = torch.linalg.solve(matrix, block) / scale
     found = solver.prepare(DenseOperator(scale * matrix, definite=True)).solve(block)
     assert relative_error(found.value, expected) < 1e-4
+
+
+@pytest.mark.parametrize("sketch", [1, 20, 60, 500])
+def test_a_sketch_changes_the_iterations_and_not_the_solution(sketch):
+    """40 large eigenvalues over a small diagonal: a sketch that holds them leaves nothing to do."""
+    scales = torch.logspace(2, -1, 40, dtype=torch.float64)
+    operator = LowRank(
+        torch.linspace(0.01, 0.02, 300, dtype=torch.float64), DenseFactor(scales[:, None] * draw(40, 300) / 17)
+    )
+    block = draw(300, 4, seed=1)
+    plain, sketched = (CG(sketch=k).prepare(operator).solve(block) for k in (0, sketch))
+    wanted = torch.linalg.solve(operator.to_dense(), block)
+    assert relative_error(sketched.value, wanted) < 1e-6
+    assert sketched.residual <= 1e-8
+    if sketch >= 60:
+        assert 4 * sketched.iterations < plain.iterations
+
+
+def test_a_sketch_of_an_operator_without_the_low_rank_form_is_left_out():
+    block = draw(40, 2)
+    torch.testing.assert_close(
+        CG(sketch=5).prepare(positive()).solve(block).value, CG().prepare(positive()).solve(block).value
+    )
+    with pytest.raises(SettingError, match="sketch >= 0"):
+        CG(sketch=-1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jurygcn.linalg import Choice, DenseFactor, Dual, LowRank, choose
+from jurygcn.linalg import Choice, DenseFactor, Direct, Dual, LowRank, choose
 
 
 def system(seed: int) -> tuple[Tensor, Tensor, int]:
@@ -26,13 +26,14 @@ def system(seed: int) -> tuple[Tensor, Tensor, int]:
     return U, decay, K
 
 
+@pytest.mark.parametrize("solver", [Dual(), Direct()], ids=["dual", "direct"])
 @pytest.mark.parametrize("seed", range(60))
-def test_dual_is_the_pseudo_inverse(seed):
+def test_dual_and_direct_are_the_pseudo_inverse(seed, solver):
     U, decay, K = system(seed)
     n, P = len(U) // K, U.shape[1]
     inverse = torch.linalg.pinv(torch.diag(decay) + U.T @ U, rtol=1e-10, hermitian=True)
     terms = U.view(n, K, P)
-    prepared = Dual().prepare(LowRank(decay, DenseFactor(U, K)))
+    prepared = solver.prepare(LowRank(decay, DenseFactor(U, K)))
     weights = torch.randn(n, K, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     some = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:2]
     found = prepared.solve_terms(weights, some, dtype=torch.float64)

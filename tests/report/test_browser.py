@@ -96,6 +96,47 @@ def test_everything_is_there(visit):
     assert tab.locator("#shown").inner_text() == f"1–20 of {NODES}"
 
 
+def test_names_are_shown_whole(visit):
+    """No name is cut, on a desktop or on a phone; long ones are broken over lines."""
+    tab = visit()
+    for width in (1400, 390):
+        tab.set_viewport_size({"width": width, "height": 900})
+        for name in tab.locator("#rows td.node button, #rows .class > span:last-child, .chips span:last-child").all():
+            cut = "e => e.scrollWidth > e.clientWidth + 1 || getComputedStyle(e).textOverflow === 'ellipsis'"
+            assert not name.evaluate(cut), name.inner_text()
+    tab.set_viewport_size({"width": 1400, "height": 900})
+
+
+def test_a_table_that_goes_on_says_so(visit):
+    tab = visit()
+    tab.set_viewport_size({"width": 390, "height": 900})
+    assert tab.locator("#clipped").is_visible()
+    assert tab.locator(".edge.clipped").count() == 1
+    tab.locator("#table").evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    tab.locator(".edge:not(.clipped)").wait_for(state="attached")
+    tab.set_viewport_size({"width": 1400, "height": 900})
+
+
+def test_charts_have_counts(visit):
+    tab = visit()
+    charts = tab.locator("#charts").inner_text()
+    assert "right (" in charts
+    assert " of " in charts
+    sizes = tab.locator("#charts figure", has_text="Set sizes").locator("svg text").all_text_contents()
+    counts = judged()[1].set_size(0.1).bincount()
+    assert all(str(int(count)) in sizes for count in counts if count)
+    assert "AUROC for errors" in tab.locator("#headline").inner_text()
+
+
+def test_caution_stands_before_everything_else(visit):
+    tab = visit()
+    shown = tab.locator("#caution")
+    said = report_on(*judged(), health=judged()[0].health()).content["caution"]
+    assert shown.is_visible() == bool(said)
+    assert shown.inner_text() == said if said else True
+    assert tab.locator("header > *").nth(1).get_attribute("id") == "caution"
+
+
 def test_sorting(visit):
     tab = visit()
     default = column(tab, "Node")

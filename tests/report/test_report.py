@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
 
+from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.influence import influence_of_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, distance_to_labels, set_coverage
@@ -66,6 +69,35 @@ def test_headline_and_charts_are_of_the_test_nodes():
     assert sum(by_degree["nodes"]) == len(tested)
     few = report_on(jury, verdict, test_nodes=tested[:4]).content
     assert sum(few["charts"]["reliability"]["count"]) == 4
+
+
+def test_distrust_is_the_first_sentence():
+    """Nothing claimed, jurors that differ from retrained ones, doubts about their health: said before any number."""
+    jury, verdict = judged()
+    assert verdict.claim(0.1).kind == "target"
+    assert report_on(jury, verdict).content["caution"] == ""
+    chosen = replace(verdict, grounds=replace(verdict.grounds, against=("The labels were chosen actively.",)))
+    content = report_on(jury, chosen).content
+    assert content["caution"] == "No coverage is claimed. The labels were chosen actively."
+    assert not any("No coverage" in note or "no coverage" in note for note in content["notes"])
+    assert "nothing is claimed" in content["headline"][1]["note"]
+    unlike = Fidelity(0.3, (0.5, 0.1), 0.4, pd.DataFrame({"node": [0]}))
+    assert (
+        report_on(jury, verdict, fidelity=unlike)
+        .content["caution"]
+        .startswith("No coverage is claimed. Estimated jurors correlate 0.300 with retrained ones")
+    )
+    ill = replace(jury.health(), doubts=("The curvature is ill-conditioned.",))
+    said = report_on(jury, verdict, health=ill).content["caution"]
+    assert said == "The jurors may be inaccurate. The curvature is ill-conditioned."
+    alike = Fidelity(0.99, (0.1, 0.1), 0.0, pd.DataFrame({"node": [0]}))  # a measurement outweighs a doubt
+    assert report_on(jury, verdict, health=ill, fidelity=alike).content["caution"] == ""
+
+
+def test_a_report_is_short_in_words():
+    jury, verdict = judged()
+    words = repr(report_on(jury, verdict, title="A title"))
+    assert words == "Report('A title': 60 nodes, 11 columns; write it with report.write(path))"
 
 
 def test_drivers_are_the_influences():

@@ -205,7 +205,13 @@ class Case:
             self.listed(self.nodes, self.train_as),
             loss="mse" if self.mse else "cross_entropy",
             weight_decay=self.decays if self.decay_per_name else self.decay,
-            leave_out=LeaveOut(self.leave_out, solver=self.solver, damping=self.damping, max_jurors=self.seated),
+            leave_out=LeaveOut(
+                self.leave_out,
+                solver=self.solver,
+                decay="stated",  # as the dense reference
+                damping=self.damping,
+                max_jurors=self.seated,
+            ),
             votes=self.votes,
             run=Run(parallel=self.parallel, memory=self.memory),
             forward=KINDS[self.kind].forward,

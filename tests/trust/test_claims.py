@@ -185,8 +185,12 @@ def test_dropout_is_part_of_the_claim():
     train(model, data, nodes, epochs=3)
     claim = Jury(model, data, nodes, weight_decay=5e-4).fit().verdict(diffusion=0, advice=None).claim()
     assert claim.kind == "target"
+    assert "dropout" not in claim.words  # the effective decay accounts for it
+    stated = LeaveOut(decay="stated")
+    claim = Jury(model, data, nodes, weight_decay=5e-4, leave_out=stated).fit().verdict(diffusion=0).claim()
+    assert claim.kind == "target"
     assert "8 draws of the model's dropout" in claim.words
-    off = LeaveOut(dropout_masks=0)
+    off = LeaveOut(decay="stated", dropout_masks=0)
     claim = Jury(model, data, nodes, weight_decay=5e-4, leave_out=off).fit().verdict(diffusion=0, advice=None).claim()
     assert claim.kind == "target"
     assert "dropout (0.8)" in claim.words
@@ -221,7 +225,7 @@ def test_labels_chosen_by_degree_are_found_out():
     assert "other degrees" in claim.reasons[0]
     assert claim.words.startswith("No coverage is claimed. The labelled nodes have other degrees")
     assert claim.reasons[0] in jury.health().advice
-    assert "coverage: no coverage is claimed." in repr(verdict)
+    assert repr(verdict).startswith("Verdict(caution: no coverage is claimed.")
     leaves = degree_of(data).argsort()[:40]
     assert jury_on(data, leaves).verdict(advice=None).claim().coverage is None
 
@@ -328,12 +332,13 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
         jury = jury_on(data, nodes)
         content = report_on(jury, jury.verdict(advice=None)).content
         tile = next(tile for tile in content["headline"] if tile["what"] == "Coverage")
-        claims[name] = (tile["note"], " ".join(content["notes"]))
+        claims[name] = (tile["note"], " ".join(content["notes"]), content["caution"])
     assert "target: 90%" in claims["random"][0]
     assert "Label sets: the target is that 90% contain the truth. This is not proven." in claims["random"][1]
     assert "nothing is claimed" in claims["hubs"][0]
     assert "target" not in claims["hubs"][0]
-    assert "other degrees" in claims["hubs"][1]
+    assert claims["random"][2] == ""
+    assert claims["hubs"][2].startswith("No coverage is claimed. The labelled nodes have other degrees")
 
     def quantify(*options: str) -> str:
         command = ["quantify", "karate", "--labels", "12", "--epochs", "5", "--hidden", "4", *options]

@@ -230,7 +230,6 @@ REFUSED = {
     "no nodes": ("label,a\n", "source,target\n", "at least one node"),
     "edge out of range": (NODES, "source,target\n0,8\n", "0..7"),
     "edge below zero": (NODES, "source,target\n-1,0\n", "0..7"),
-    "words as features": ("label,a\n0,big\n1,small\n", "source,target\n", "finite number"),
     "not finite": ("label,a\n0,nan\n1,inf\n", "source,target\n", "finite number"),
 }
 

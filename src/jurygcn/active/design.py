@@ -43,16 +43,13 @@ class Design:
             )
 
     def __call__(self, scene: Scene) -> Choice:
-        """The batch, best first. The score of a node is the variance that its label removes."""
+        """The batch, best first. The score of a node is the share of the variance that its label removes."""
         features, weights = self.features(scene), self.weights(scene)
-        picked, falls = v_optimal(
-            features[scene.pool],
-            features[scene.labelled.cpu().numpy()],
-            features.T @ (weights[:, None] * features),
-            batch=scene.batch,
-            ridge=self.ridge(scene) * (len(scene.labelled) + scene.batch),
-        )
-        return scene.choice(scene.pool[picked], falls)
+        known = features[scene.labelled.cpu().numpy()]
+        targets = features.T @ (weights[:, None] * features)
+        ridge = self.ridge(scene) * (len(scene.labelled) + scene.batch)
+        picked, falls = v_optimal(features[scene.pool], known, targets, batch=scene.batch, ridge=ridge)
+        return scene.choice(scene.pool[picked], falls / variance(known, targets, ridge=ridge))
 
     def features(self, scene: Scene) -> Array:
         """The features of the ridge regression, (N, d)."""
@@ -92,6 +89,11 @@ def ridge_for(spectrum: Array, dimensions: float) -> float:
         else:
             high = middle
     return high
+
+
+def variance(known: Array, targets: Array, *, ridge: float) -> float:
+    r"""The weighted prediction variance, :math:`\mathrm{tr}(G M^{-1})`. Shapes: known (n, d), targets G (d, d)."""
+    return float(np.trace(np.linalg.solve(ridge * np.eye(len(targets)) + known.T @ known, targets)))
 
 
 def v_optimal(candidates: Array, known: Array, targets: Array, *, batch: int, ridge: float) -> tuple[Array, Array]:

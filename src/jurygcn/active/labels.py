@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.conformal.claims import CHOSEN
 from jurygcn.data.names import Names, check_names
 from jurygcn.errors import DataError, excerpt, listing
 from jurygcn.io.files import write_text
@@ -45,6 +46,35 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
     """
     answers = ((row["node"], row.get("name"), row["label"], f"line {line}") for line, row in _rows(path))
     return parse_labels(answers, data, path.name)
+
+
+def read_origins(path: Path, data: Data) -> dict[int, str]:
+    """How nodes were chosen, by the column ``chosen`` of a file of labels; nodes with an empty cell are left out."""
+    given = ((row["node"], row.get("name"), row.get("chosen"), f"line {line}") for line, row in _rows(path))
+    return parse_origins(given, data, path.name)
+
+
+def parse_origins(given: Iterable[tuple[Any, Any, Any, str]], data: Data, source: str) -> dict[int, str]:
+    """How nodes were chosen, from tuples (node, its name or None, "random", "per class" or "actively", place)."""
+    nodes, found = Names.of_nodes(data), dict[int, str]()
+    for node, name, how, place in given:
+        if how is None or not str(how).strip():
+            continue
+        if how not in CHOSEN:
+            raise DataError(
+                f"{source}, {place}: expected chosen to be {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}, got "
+                f"{excerpt(how)}; correct it, or leave it empty"
+            )
+        found[nodes.position(node, name)] = str(how)
+    return found
+
+
+def chosen_together(origins: Iterable[str]) -> str:
+    """How labels were chosen as a whole: actively if one was, class by class if all were, else at random."""
+    kinds = set(origins)
+    if "actively" in kinds:
+        return "actively"
+    return "per class" if kinds == {"per class"} else "random"
 
 
 def has_labels(path: Path) -> bool:
@@ -134,7 +164,8 @@ def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: s
     return {**old, **new}
 
 
-def write_labels(path: Path, labels: Mapping[int, int], data: Data) -> None:
-    """Write a CSV file with the columns node and label, atomically. Classes are written by name."""
+def write_labels(path: Path, labels: Mapping[int, int], data: Data, origins: Mapping[int, str] | None = None) -> None:
+    """Write a CSV file with the columns node, label and chosen, atomically. Classes are written by name."""
     nodes, words = Names.of_nodes(data), class_words(data)
-    write_text(path, as_csv(["node", "label"], ([nodes.text(node), words[label]] for node, label in labels.items())))
+    rows = ([nodes.text(node), words[label], (origins or {}).get(node, "")] for node, label in labels.items())
+    write_text(path, as_csv(["node", "label", "chosen"], rows))

@@ -13,26 +13,30 @@ from jurygcn.errors import SettingError
 
 @dataclass(frozen=True)
 class Entry:
-    """A strategy, and the reason that a labeller reads for a chosen node."""
+    """A strategy, and the reason that a labeller reads for a chosen node; ``{score}`` stands for the node's score."""
 
     choose: Strategy
     reason: str
 
 
 STRATEGIES: dict[str, Entry] = {
-    "jury-design": Entry(Design(), "its label reduces the uncertainty of ambiguous nodes most"),
-    "jury": Entry(simple.jury, "its jackknife interval is widest (the paper's uncertainty)"),
-    "jury-printed": Entry(simple.jury_printed, "its jackknife interval is widest, by the formulas as printed"),
-    "jury-ambiguity": Entry(simple.jury_ambiguity, "the jury finds two labels almost equally plausible"),
+    "jury-design": Entry(Design(), "its label would remove {score:.1%} of the graph's uncertainty"),
+    "jury": Entry(simple.jury, "its jackknife interval is wide: {score:.3f} (the paper's uncertainty)"),
+    "jury-printed": Entry(
+        simple.jury_printed, "its jackknife interval is wide: {score:.3f}, by the formulas as printed"
+    ),
+    "jury-ambiguity": Entry(
+        simple.jury_ambiguity, "the jury finds two labels almost equally plausible (ambiguity {score:.2f})"
+    ),
     "age": Entry(age.age, "uncertain, typical and central at once"),
     "anrmab": Entry(age.anrmab, "drawn by a bandit over uncertainty, density and centrality"),
     "coreset": Entry(clusters.coreset, "nearest to the centre of a cluster of hidden representations"),
     "coreset-greedy": Entry(clusters.coreset_greedy, "farthest from everything labelled, in the hidden representation"),
     "centrality": Entry(simple.centrality, "many shortest paths lead through it"),
-    "degree": Entry(simple.degree, "it has many neighbours"),
+    "degree": Entry(simple.degree, "it has {score:.0f} neighbours"),
     "random": Entry(simple.random, "drawn at random"),
     "sopt": Entry(sopt, "its label reduces the uncertainty of the other nodes most, under a Gaussian field"),
-    "entropy": Entry(simple.entropy, "the model's prediction is spread over the classes"),
+    "entropy": Entry(simple.entropy, "the model's prediction is spread over the classes (entropy {score:.2f})"),
     "margin": Entry(simple.margin, "the model's two best classes are close"),
     "density": Entry(clusters.density, "its prediction is typical of a cluster of predictions"),
     "pagerank": Entry(simple.pagerank, "random walks visit it often"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.active.labels import class_words, parse_labels, read_labels
+from jurygcn.active.labels import class_words, parse_labels, parse_origins, read_labels, read_origins
 from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
@@ -25,7 +25,7 @@ from jurygcn.io.spreadsheet import as_csv
 from jurygcn.models.training import Recipe, fit_gcn
 
 CONTROL, OBJECT = "label", "text"  # names in the Label Studio configuration
-COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours")
+COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours", "chosen")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Task:
         prediction, probability: the model's most probable class; empty and 0 before the first label.
         reason: why this node was chosen, in words.
         neighbours: the labels of its labelled neighbours, in words.
+        chosen: "random" if the strategy draws nodes at random, else "actively": then nothing is claimed about coverage.
     """
 
     node: int
@@ -47,6 +48,7 @@ class Task:
     probability: float
     reason: str
     neighbours: str
+    chosen: str = "actively"
 
 
 def next_tasks(
@@ -74,9 +76,8 @@ def next_tasks(
     scene = scene_of(data, labels, batch=batch, candidates=candidates, recipe=recipe or Recipe(), seed=seed)
     choice = chooser(scene)
     check_choice(choice, scene)
-    why = STRATEGIES[name].reason if name in STRATEGIES else f"chosen by {name}"
     names = Names.of_nodes(data)
-    return [_task(int(node), float(score), why, scene, names) for node, score in zip(choice.nodes, choice.scores)]
+    return [_task(int(node), float(score), name, scene, names) for node, score in zip(choice.nodes, choice.scores)]
 
 
 def scene_of(
@@ -101,8 +102,9 @@ def scene_of(
     )
 
 
-def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task:
+def _task(node: int, score: float, strategy: str, scene: Scene, names: Names) -> Task:
     words = class_words(scene.data)
+    why = STRATEGIES[strategy].reason.format(score=score) if strategy in STRATEGIES else f"chosen by {strategy}"
     prediction, probability, view = "", 0.0, "; without labels there is no prediction yet"
     if scene.model is not None:
         chances = scene.probabilities[node]
@@ -122,6 +124,7 @@ def _task(node: int, score: float, why: str, scene: Scene, names: Names) -> Task
         probability=probability,
         reason=why + view,
         neighbours=f"{listed} (of {len(around)})",
+        chosen="random" if strategy == "random" else "actively",
     )
 
 
@@ -179,19 +182,35 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
     if path.suffix.lower() != ".json":
         nodes, labels = read_labels(path, data)
     else:
-        try:
-            document = read_json(path)
-        except OSError as error:
-            raise DataError(f"expected answers at {path}, got {error.strerror}; check the path") from error
-        except ValueError as error:
-            raise DataError(f"expected JSON in {path.name}, got other content ({error}); export it again") from error
-        if not isinstance(document, list):
-            raise DataError(
-                f"expected a list of tasks in {path.name}, got {type(document).__name__}; "
-                "export it from Label Studio as JSON"
-            )
-        nodes, labels = parse_labels(_answers(document, path.name), data, path.name)
+        nodes, labels = parse_labels(_answers(_exported(path), path.name), data, path.name)
     return dict(zip(nodes.tolist(), labels.tolist()))
+
+
+def read_answer_origins(path: Path, data: Data) -> dict[int, str]:
+    """How the nodes of ``read_answers`` were chosen, as far as the file says: tasks of ``active next`` do."""
+    if path.suffix.lower() != ".json":
+        return read_origins(path, data)
+    tasks = [task.get("data", task) for task in _exported(path) if isinstance(task, dict)]
+    given = (
+        (about.get("node"), about.get("name"), about.get("chosen"), f"task {k}") for k, about in enumerate(tasks, 1)
+    )
+    return parse_origins(given, data, path.name)
+
+
+def _exported(path: Path) -> list[Any]:
+    """The tasks of a Label Studio export."""
+    try:
+        document = read_json(path)
+    except OSError as error:
+        raise DataError(f"expected answers at {path}, got {error.strerror}; check the path") from error
+    except ValueError as error:
+        raise DataError(f"expected JSON in {path.name}, got other content ({error}); export it again") from error
+    if not isinstance(document, list):
+        raise DataError(
+            f"expected a list of tasks in {path.name}, got {type(document).__name__}; "
+            "export it from Label Studio as JSON"
+        )
+    return document
 
 
 def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, Any, str]]:

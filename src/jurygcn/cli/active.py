@@ -26,9 +26,16 @@ from jurygcn.active import (
     run,
     settled,
 )
-from jurygcn.active.labels import merged, read_labels, with_classes, write_labels
+from jurygcn.active.labels import merged, read_labels, read_origins, with_classes, write_labels
 from jurygcn.active.oracle import Oracle
-from jurygcn.active.tasks import as_json_text, label_studio_config, label_studio_tasks, read_answers, tasks_csv
+from jurygcn.active.tasks import (
+    as_json_text,
+    label_studio_config,
+    label_studio_tasks,
+    read_answer_origins,
+    read_answers,
+    tasks_csv,
+)
 from jurygcn.cli import options as given
 from jurygcn.cli.nodes import read_candidates
 from jurygcn.cli.output import check_out, say_written, write_csv
@@ -122,6 +129,8 @@ def add(
     """Add people's answers to the file of labels.
 
     An unknown node or class, or an answer that contradicts an earlier one, is an error; the file is then not changed.
+    The column chosen of the file says how each node was chosen. Answers that do not say it count as chosen actively,
+    and jurygcn quantify then claims no coverage.
     """
     _check_file(labels, "--labels", ".csv")
     bare, _ = load_graph(data)
@@ -131,7 +140,9 @@ def add(
         known = _read_known(there, graph)
         new = read_answers(answers, graph)
         everything = merged(known, new, graph, answers.name)
-        write_labels(labels, everything, graph)
+        origins = dict.fromkeys(new.keys() - known.keys(), "actively") | read_answer_origins(answers, graph)
+        origins |= {} if there is None else dict.fromkeys(known, "") | read_origins(there, graph)
+        write_labels(labels, everything, graph, origins)
     added = len(everything) - len(known)
     if as_json:
         facts = {"command": "active add", "data": str(graph.name), "answers": len(new), "added": added}
@@ -266,14 +277,18 @@ def _write_all(texts: Mapping[Path, str]) -> list[Path]:
 
 def _task_table(tasks: list[Task], *, title: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=shown(title), title_justify="left", title_style="bold", pad_edge=False)
-    for column in ("node", "score"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("why", "labelled neighbours"):
-        table.add_column(column, overflow="fold")
+    table.add_column("node", overflow="fold", max_width=28)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
     for task in tasks:
-        name = "" if task.name == str(task.node) else f" ({task.name})"
-        table.add_row(shown(f"{task.node}{name}"), f"{task.score:.4g}", shown(task.reason), shown(task.neighbours))
+        why = f"{task.reason}; neighbours: {task.neighbours}"
+        table.add_row(shown(task.name), readable(task.score), shown(why))
     return table
+
+
+def readable(score: float) -> str:
+    """A score with three digits; very large and very small ones as powers of ten."""
+    return f"{score:.3g}" if score == 0 or 1e-3 <= abs(score) < 1e6 else f"{score:.1e}"
 
 
 def _history_table(history: History, *, title: str) -> Table:

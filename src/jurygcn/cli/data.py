@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import Data
 
-from jurygcn.cli.reporting import shown
+from jurygcn.cli.reporting import AsJson, shown
 from jurygcn.data import DATASETS, cache_folder, find_dataset, labelled, load_dataset, sizes
 from jurygcn.data.planetoid import find_raw_folder
 from jurygcn.data.reddit import find_reddit
 
 app = typer.Typer(help="List, inspect and download graphs.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A dataset name, an .npz file, or a folder with nodes.csv and edges.csv.")]
 
 

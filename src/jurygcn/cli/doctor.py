@@ -75,6 +75,7 @@ def plain_report(examined: Health, found: Fidelity | None) -> dict[str, Any]:
     """Health, fidelity (None without retraining) and advice, as plain values."""
     health = asdict(examined)
     advice = list(health.pop("advice"))
+    del health["doubts"]  # part of the advice
     if found is None:
         return {"health": health, "fidelity": None, "advice": advice}
     fidelity = {

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.active.labels import node_words
+from jurygcn.conformal.claims import CHOSEN
 from jurygcn.data import check_nodes, labelled
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError
@@ -28,6 +29,7 @@ class Recorded:
 
     train_nodes: Tensor | None = None
     weight_decay: float | None = None
+    chosen: str | None = None
 
 
 def read_nodes(path: Path, data: Data) -> Tensor:
@@ -62,6 +64,15 @@ def _read(path: Path, data: Data, option: str) -> list[int]:
         ) from error
 
 
+def read_chosen(path: Path) -> str | None:
+    """How the training nodes of a run.json were chosen; None for other files, which do not say it."""
+    return _chosen(read_json(path)) if path.suffix == ".json" else None
+
+
+def _chosen(run: Any) -> str | None:
+    return run["chosen"] if isinstance(run, dict) and run.get("chosen") in CHOSEN else None
+
+
 def recorded_beside(checkpoint: Path, data: Data, model: GCN) -> Recorded:
     """The entries of the run.json next to a checkpoint, if it belongs to this graph and model."""
     path = checkpoint.parent / "run.json"
@@ -81,7 +92,7 @@ def recorded_beside(checkpoint: Path, data: Data, model: GCN) -> Recorded:
             f"expected the run.json that was written with {checkpoint.name}, got another file ({error}); "
             "train again, or remove it and pass --train-nodes and --weight-decay"
         ) from error
-    return Recorded(checked(nodes, data, "run.json"), weight_decay)
+    return Recorded(checked(nodes, data, "run.json"), weight_decay, _chosen(run))
 
 
 def checked(nodes: list[int], data: Data, file: str) -> Tensor:

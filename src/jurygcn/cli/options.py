@@ -12,7 +12,8 @@ import typer
 
 from jurygcn.baselines.classifier import PRESETS
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, MOST_RATE, in_short
-from jurygcn.cli.data import AsJson, Name
+from jurygcn.cli.data import Name
+from jurygcn.cli.reporting import AsJson
 from jurygcn.conformal.averaging import MOST_STEPS
 from jurygcn.conformal.claims import CHOSEN
 from jurygcn.conformal.intervals import check_alpha
@@ -140,7 +141,8 @@ TrainNodes = Annotated[
     typer.Option(
         "--train-nodes",
         help="Nodes to train on: a file with one node number or name per line; a CSV file with the columns node and "
-        "label, which also sets the labels; the run.json of a run; or the word all, for every labelled node.",
+        "label, which also sets the labels; the run.json of a run; or a word: all, for every labelled "
+        "node, or mask, for the graph's own train_mask.",
     ),
 ]
 Epochs = Annotated[int, epochs("Training epochs.")]
@@ -218,12 +220,12 @@ Preset = Annotated[
     ),
 ]
 Chosen = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--chosen",
         callback=one_of("--chosen", CHOSEN),
         help="How the labels were chosen: random, 'per class' (the same number from each class), or actively (then "
-        "no coverage is claimed).",
+        "no coverage is claimed); by default what the file of --train-nodes says, else random.",
     ),
 ]
 MaxJurors = Annotated[int | None, whole("--max-jurors", "Number of jurors, drawn at random; all by default.")]
@@ -234,7 +236,7 @@ Parallel = Annotated[
     ),
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", callback=_memory, help="Memory for a batch of votes, in each process.")
+    str, typer.Option("--memory", callback=_memory, help="Memory for jurors and votes, in each process.")
 ]
 Retrain = Annotated[
     int, whole("--retrain", "Number of jurors to retrain for comparison; 0 for the quick checks only.", least=0)

@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.console import Console
 
 from jurygcn.cli.reporting import visible, without_nan
@@ -18,6 +17,9 @@ from jurygcn.io.files import replacing
 from jurygcn.io.fingerprints import sealed
 from jurygcn.io.spreadsheet import as_csv
 from jurygcn.report import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Writer = Callable[[Path], object]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from jurygcn.cli import options as given
 from jurygcn.cli.doctor import examine, plain_report, report_facts
 from jurygcn.cli.output import check_out, check_page, say_written, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, node_table, verdict_frame
+from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, marks_in_words, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
 from jurygcn.cli.trained_model import Settings, open_session
 from jurygcn.cli.verdicts import Judgement, judge, leave_out_by
@@ -22,6 +23,7 @@ from jurygcn.diagnostics.health import Health
 from jurygcn.display.words import claim_words
 from jurygcn.models.training import Recipe
 from jurygcn.report import report_on
+from jurygcn.report.diagnostics_text import caution
 from jurygcn.settings import Run
 
 SHOWN = 10  # nodes per table
@@ -50,9 +52,9 @@ def quantify(
     hidden: given.Hidden = Recipe.hidden,
     votes: given.Votes = "auto",
     max_jurors: given.MaxJurors = None,
-    chosen: given.Chosen = "random",
+    chosen: given.Chosen = None,
     parallel: given.Parallel = None,
-    memory: given.Memory = "1GB",
+    memory: given.Memory = "8GB",
     as_json: given.AsJson = False,
 ) -> None:
     """Train or load a GCN, and quantify the uncertainty of each of its predictions.
@@ -72,6 +74,7 @@ def quantify(
         weight_decay=weight_decay,
         hidden=hidden,
         seed=seed,
+        chosen=chosen,
     )
     judgement = judge(
         open_session(data, settings),
@@ -80,13 +83,14 @@ def quantify(
         advice=advice,
         leave_out=jurors,
         votes=votes,
-        chosen=chosen,
         run=Run(parallel, memory, progress=True),
         resume=None if out is None else out / UNFINISHED,
     )
     # linearised juries avoid large matrices, and the check-up would need them
-    wanted = retrain > 0 or ((out is not None or page is not None) and judgement.jury.votes.how != "linearized")
+    wanted = retrain > 0 or judgement.jury.votes.how != "linearized"
     checkup = examine(judgement.session, judgement.jury, retrain) if wanted else (None, None)
+    if checkup[1] is not None:
+        judgement = replace(judgement, verdict=judgement.verdict.compared(checkup[1].agreement))
     report = plain_report(checkup[0], checkup[1]) if retrain and checkup[0] is not None else None
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
     if out is not None:
@@ -132,12 +136,12 @@ def present(
         print_json({**run, "most_uncertain": most, "least_uncertain": least, "files": [str(path) for path in files]})
         return
     console = Console()
+    doubt = caution(verdict.claim(SET_ALPHA), *checkup)
+    if doubt:
+        console.print(f"Caution: {doubt}\n", style="yellow", markup=False, highlight=False)
     for title, rows in ((f"{len(most)} most uncertain nodes", most), (f"{len(least)} least uncertain nodes", least)):
-        console.print(node_table(rows, title=title))
-    notes = (
-        f"label sets at alpha {SET_ALPHA:g}; *: the model was trained on this node's label",
-        class_legend(session.data),
-    )
+        console.print(node_table(rows, title=title, width=console.width))
+    notes = (*marks_in_words([*most, *least], verdict.diffusion), class_legend(session.data))
     for line in notes:
         if line is not None:
             console.print(line, style="dim", markup=False, highlight=False)
@@ -156,7 +160,7 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     facts["jury"] = f"{jurors.count:,} {jurors.leave_out} jurors" + ", as printed" * judgement.jury.leave_out.printed
     if judgement.jury.votes.how == "linearized":
         facts["jury"] += (
-            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {judgement.jury.votes.rank} directions"
+            f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {getattr(jurors, 'rank', 0)} directions"
         )
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps

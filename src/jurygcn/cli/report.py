@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from jurygcn.cli import options as given
 from jurygcn.cli.output import check_page, say_written, write_page
-from jurygcn.cli.reporting import print_json
+from jurygcn.cli.reporting import AsJson, print_json
 from jurygcn.report import Report
 
 PAGE = "report.html"
@@ -19,7 +18,7 @@ PAGE = "report.html"
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --out folder of jurygcn quantify.")],
     out: Annotated[Path | None, typer.Option("--out", help=f"The file to write; {PAGE} in DIR by default.")] = None,
-    as_json: given.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the results in a folder as one HTML page with tables and charts. It works offline.
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from jurygcn.errors import DataNotice, JuryError, JuryWarning
 
 BAD_INPUT, UNEXPECTED = 2, 1
 MARKUP: Literal["markdown"] = "markdown"  # of help texts
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode: control and format characters, surrogates, line ends
 
 

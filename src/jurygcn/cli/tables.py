@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from jurygcn.cli.reporting import shown, visible
 from jurygcn.data import labelled
 from jurygcn.verdict import Verdict
 
+WIDE = 100  # columns of a terminal from which on the paper's width and kinds are shown
 SET_ALPHA = 0.1  # the level of the label sets shown; their target coverage is 90 %
 COLUMNS = (
     "node",
@@ -25,6 +27,7 @@ COLUMNS = (
     "trained_on",
     "doubt",
     "jury_class",
+    "prediction_in_set",
     "ambiguity",
     "width",
     "kinds",
@@ -47,8 +50,10 @@ def in_words(seconds: Mapping[str, float]) -> str:
 
 
 def verdict_frame(verdict: Verdict, data: Data, train_nodes: Tensor) -> pd.DataFrame:
-    """The verdict's frame with names, true labels (empty if unknown) and whether a node was trained on."""
+    """The rows of verdict.csv: the verdict's frame with names, true classes (empty if unknown) and trained nodes."""
     frame = verdict.to_frame(SET_ALPHA)
+    # a JSON list: no class name, whatever is in it, can be taken for two
+    frame["label_set"] = [json.dumps(labels, ensure_ascii=False) for labels in frame["label_set"]]
     nodes = verdict.nodes
     truth = [number if known else None for number, known in zip(data.y[nodes].tolist(), labelled(data)[nodes].tolist())]
     frame.insert(1, "true_class", pd.Series(truth, dtype="Int64"))
@@ -78,27 +83,43 @@ def extremes(verdict: Verdict, frame: pd.DataFrame, count: int) -> tuple[list[di
     return [plain(node) for node in order[:count]], [plain(node) for node in order[: -count - 1 : -1]]
 
 
-def node_table(rows: list[dict[str, Any]], *, title: str) -> Table:
-    """A table of nodes with their verdicts; classes by number, so that sets fit on a line."""
+def node_table(rows: list[dict[str, Any]], *, title: str, width: int) -> Table:
+    """A table of nodes with their verdicts; classes by number, so that sets fit on a line.
+
+    The paper's columns are shown where the terminal is wide enough for them.
+    """
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    for column in ("node", "predicted", "true"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("node", justify="right", no_wrap=True, max_width=max(20, width - 55))
+    for column in ("predicted", "true"):
+        table.add_column(column, justify="right", no_wrap=True, min_width=len(column))
     table.add_column("label set", overflow="fold", min_width=9)
     score = "doubt" if rows and "doubt" in rows[0] else "ambiguity"
-    for column in (score, "width"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("kinds", no_wrap=True)
+    table.add_column(score, justify="right", no_wrap=True, min_width=9)
+    wide = width >= WIDE
+    if wide:
+        table.add_column("width", justify="right", no_wrap=True)
+        table.add_column("kinds", no_wrap=True)
     for row in rows:
         table.add_row(
             shown(row.get("name", row["node"])) + ("*" if row["trained_on"] else " "),
             str(row["predicted_class"]),
             "?" if row["true_class"] is None else str(row["true_class"]),
-            " ".join(map(str, row["label_set"])) or "none",
+            (" ".join(map(str, row["label_set"])) or "none") + ("" if row["prediction_in_set"] else " !"),
             f"{row[score]:.3f}",
-            f"{row['width']:.3f}",
-            row["kinds"],
+            *((f"{row['width']:.3f}", row["kinds"]) if wide else ()),
         )
     return table
+
+
+def marks_in_words(rows: list[dict[str, Any]], diffusion: int) -> list[str]:
+    """What the marks in these rows mean."""
+    said = [f"label sets at alpha {SET_ALPHA:g}"]
+    if any(row["trained_on"] for row in rows):
+        said.append("*: the model was trained on this node's label")
+    if any(not row["prediction_in_set"] for row in rows):
+        why = "the votes were averaged over neighbours, who disagree" if diffusion else "its probability is too low"
+        said.append(f"!: the set lacks the model's own prediction, because {why}")
+    return said
 
 
 def class_legend(data: Data) -> str | None:

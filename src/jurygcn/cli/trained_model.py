@@ -18,10 +18,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import jurygcn
-from jurygcn.active.labels import has_labels, read_labels, with_classes
+from jurygcn.active.labels import chosen_together, has_labels, read_labels, read_origins, with_classes
 from jurygcn.checks import all_finite
 from jurygcn.cli.checkpoint import load_gcn
-from jurygcn.cli.nodes import Recorded, checked, read_nodes, recorded_beside
+from jurygcn.cli.nodes import Recorded, checked, read_chosen, read_nodes, recorded_beside
 from jurygcn.cli.reporting import say
 from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
 from jurygcn.errors import DataError, ModelError, SettingError
@@ -31,6 +31,7 @@ from jurygcn.progress import progress_bar
 
 DEFAULT_LABELS = 100  # the paper's largest number of labels
 EVERY_LABEL = Path("all")  # the value of --train-nodes that means every labelled node
+TRAIN_MASK = Path("mask")  # the value that means the graph's own train_mask
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Settings:
     hidden: int = Recipe.hidden
     layers: int = Recipe.layers
     seed: int = 0
+    chosen: str | None = None
 
     def __post_init__(self) -> None:
         given = {"--labels": self.labels, "--per-class": self.per_class, "--train-nodes": self.train_nodes}
@@ -60,7 +62,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A graph, a model trained on some of its nodes, and the seconds of each stage.
+    """A graph, a model trained on some of its nodes, the seconds of each stage, and how the labels were chosen.
 
     Shapes: train_nodes (n,), test_nodes (t,), which are labelled nodes that were not trained on.
     """
@@ -73,6 +75,7 @@ class Session:
     weight_decay: float
     training: Training | None
     seconds: dict[str, float] = field(default_factory=dict)
+    chosen: str = "random"
 
     @contextmanager
     def timed(self, stage: str, what: str) -> Iterator[None]:
@@ -101,6 +104,7 @@ class Session:
             "training": None if self.training is None else {"epochs": self.training.epochs, "loss": self.loss},
             "versions": versions(),
             "seconds": {stage: round(seconds, 3) for stage, seconds in self.seconds.items()},
+            "chosen": self.chosen,
             "train_nodes": self.train_nodes.tolist(),
         }
 
@@ -148,7 +152,25 @@ def start_session(data: Data, loading: float, settings: Settings) -> Session:
     if model is None:
         with stopwatch(seconds, "training"), progress_bar("Training"):
             model, training = train_gcn(data, train_nodes, settings, weight_decay)
-    return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds)
+    chosen = how_chosen(data, settings, recorded)
+    return Session(data, settings, train_nodes, test_nodes, model, weight_decay, training, seconds, chosen)
+
+
+def how_chosen(data: Data, settings: Settings, recorded: Recorded) -> str:
+    """How the training nodes were chosen: by --chosen, by the file that names them, or by the checkpoint's run.json."""
+    path, said = settings.train_nodes, None
+    if path is not None and path not in (EVERY_LABEL, TRAIN_MASK):
+        said = chosen_together(read_origins(path, data).values()) if has_labels(path) else read_chosen(path)
+    elif settings.per_class is not None:
+        said = "per class"
+    elif settings.labels is None:
+        said = recorded.chosen
+    if said == "actively" and settings.chosen not in (None, "actively"):
+        raise SettingError(
+            f"expected --chosen actively, because the training nodes were chosen actively, got {settings.chosen!r}; "
+            "leave it out"
+        )
+    return settings.chosen or said or "random"
 
 
 def with_labels_from(path: Path | None, data: Data) -> Data:
@@ -177,6 +199,8 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
     If the user gives the training nodes, all other labelled nodes are test nodes.
     """
     nodes = recorded.train_nodes
+    if settings.train_nodes == TRAIN_MASK:
+        return masked_nodes(data)
     if settings.train_nodes == EVERY_LABEL:
         nodes = labelled(data).nonzero()[:, 0]
     elif settings.train_nodes is not None:
@@ -204,6 +228,19 @@ def choose_nodes(data: Data, settings: Settings, recorded: Recorded) -> tuple[Te
             f"{count}; change --labels, or train on every label with --train-nodes all"
         )
     return random_labels(split.pool, count, seed=settings.seed), split.test
+
+
+def masked_nodes(data: Data) -> tuple[Tensor, Tensor]:
+    """Training and test nodes by the graph's own masks, the first of several; without a test mask all others test."""
+    if data.get("train_mask") is None:
+        raise DataError(
+            f"expected a train_mask in {data.name} for --train-nodes mask, got none; name the nodes in a file"
+        )
+    train = data.train_mask.reshape(int(data.num_nodes), -1)[:, 0]
+    if not bool(train.any()):
+        raise DataError(f"expected nodes in the train_mask of {data.name}, got none; name the nodes in a file")
+    rest = labelled(data) if data.get("test_mask") is None else data.test_mask.reshape(len(train), -1)[:, 0]
+    return train.nonzero()[:, 0], (rest & ~train).nonzero()[:, 0]
 
 
 def versions() -> dict[str, str]:

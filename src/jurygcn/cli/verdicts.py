@@ -108,6 +108,7 @@ def fit_jury(session: Session, **settings: Any) -> Jury:
             session.data,
             session.train_nodes,
             weight_decay=session.weight_decay,
+            chosen=session.chosen,
             retraining=retraining,
             **{"run": Run(progress=True), **settings},
         ).fit()

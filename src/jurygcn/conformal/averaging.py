@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.checks import in_short
+from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.errors import SettingError
 from jurygcn.graph.propagation import Propagation, is_everything, reached_rows
 from jurygcn.graph.sparse import SparseMatrix
@@ -31,7 +32,7 @@ class NeighbourAverages:
     """
 
     def __init__(self, data: Data, nodes: Tensor, steps: int | str) -> None:
-        self.candidates = self._check(steps)
+        self.candidates = self._check(steps, why_no_neighbours(data))
         averaging = Propagation.of(data).averaging if max(self.candidates) > 0 else None
         everything = is_everything(nodes, int(data.num_nodes))
         levels = [nodes.cpu().numpy()]
@@ -66,10 +67,12 @@ class NeighbourAverages:
         return self._matrices[votes.dtype]
 
     @staticmethod
-    def _check(steps: int | str) -> tuple[int, ...]:
+    def _check(steps: int | str, alone: str) -> tuple[int, ...]:
         if steps == "auto":
-            return CANDIDATES
+            return (0,) if alone else CANDIDATES
         if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps <= MOST_STEPS:
+            if steps and alone:
+                raise SettingError(f"expected diffusion=0 or 'auto', got {steps}. {alone}")
             return (steps,)
         raise SettingError(
             f"expected diffusion to be 'auto' or a whole number between 0 and {MOST_STEPS}, got {in_short(steps)}; "

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.engine import Engine
 
 CHOSEN = ("random", "per class", "actively")
@@ -40,6 +41,7 @@ class Claim:
             method aims at (target); None if nothing is claimed.
         over: what coverage is averaged over: "nodes", or "classes" where labels were drawn class by class.
         reasons: why nothing is claimed, or why a target is not a promise; one sentence each.
+        remarks: what else is to be known of the sets, whatever is claimed; one sentence each.
     """
 
     alpha: float
@@ -47,18 +49,18 @@ class Claim:
     coverage: float | None
     over: str = "nodes"
     reasons: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """The claim as sentences."""
-        if self.coverage is None:
-            return " ".join(("No coverage is claimed.", *self.reasons))
-        if self.kind == "promise":
-            return f"At least {self.coverage:.0%} contain the truth, by the jackknife+ theorem."
         average = ", on average over classes" if self.over == "classes" else ""
-        return " ".join(
-            (f"The target is that {self.coverage:.0%} contain the truth{average}. This is not proven.", *self.reasons)
-        )
+        said = f"The target is that {self.coverage or 0:.0%} contain the truth{average}. This is not proven."
+        if self.coverage is None:
+            said = "No coverage is claimed."
+        elif self.kind == "promise":
+            said = f"At least {self.coverage:.0%} contain the truth, by the jackknife+ theorem."
+        return " ".join((said, *self.reasons, *self.remarks))
 
     @property
     def brief(self) -> str:
@@ -99,12 +101,17 @@ class Grounds:
         interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
         classify: whether the claim is about label sets.
         exact_ranks: whether interval ends are exact order statistics; not used for label sets.
-        dropout: the largest dropout probability in the model.
+        dropout: the largest dropout probability of the model's modules.
+        random_in_training: whether the model has dropout in any form.
         dropout_masks: the draws of dropout that derivatives are averages over; 0 for derivatives in eval mode.
+        batch_norm: whether the model normalises by the statistics of a batch, which couples nodes in training.
+        effective: whether the weight decay is the effective one, which accounts for dropout and early stopping.
+        decayed: whether any parameter has weight decay.
         over: "nodes", or "classes" for labels drawn class by class.
         against: reasons why the labels were not drawn at random; one sentence each.
         notes: notes on labels drawn class by class.
         agreement: the comparison with retrained jurors, if there was one.
+        remarks: what else is to be known of the sets; it changes no claim.
     """
 
     leave_out: str = "newton"
@@ -116,22 +123,27 @@ class Grounds:
     classify: bool = True
     exact_ranks: bool = True
     dropout: float = 0.0
+    random_in_training: bool = False
     dropout_masks: int = 0
+    batch_norm: bool = False
+    effective: bool = False
+    decayed: bool = True
     over: str = "nodes"
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
+    remarks: tuple[str, ...] = ()
 
     def claim(self, alpha: float, num_jurors: int) -> Claim:
         """The strongest valid claim at this level, with this many jurors."""
         against = (*self._against(alpha, num_jurors), *self.against)
         if against:
-            return Claim(alpha, "none", None, self.over, against)
+            return Claim(alpha, "none", None, self.over, against, self.remarks)
         unproven = (*self._unproven(), *self.notes)
         if unproven:
-            return Claim(alpha, "target", 1 - alpha, self.over, unproven)
+            return Claim(alpha, "target", 1 - alpha, self.over, unproven, self.remarks)
         minmax = self.interval == "minmax" and not self.classify
-        return Claim(alpha, "promise", 1 - alpha if minmax else 1 - 2 * alpha)
+        return Claim(alpha, "promise", 1 - alpha if minmax else 1 - 2 * alpha, remarks=self.remarks)
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:
         """Reasons why nothing may be claimed."""
@@ -142,7 +154,17 @@ class Grounds:
         if not self.classify and self.interval == "jackknife":
             yield "The plain jackknife has no guarantee: use interval='jackknife+' or 'minmax'."
         if self.agreement is not None and not self.agreement.trusted:
-            yield f"{self.agreement.words} They differ too much: use leave_out='retrain', or train the model longer."
+            yield f"{self.agreement.words} They differ too much: train the model longer, or use leave_out='retrain'."
+        elif self.agreement is None and self.batch_norm and self.leave_out != "retrain":
+            yield (
+                "The model has batch normalisation. Estimated jurors of such models often differ from retrained ones: "
+                "compare them with jury.fidelity(), or use leave_out='retrain'."
+            )
+        if self.agreement is None and not self.decayed and self.leave_out != "retrain":
+            yield (
+                "The model has no weight decay, so its jurors rest on an estimated one: compare them with retrained "
+                "ones by jury.fidelity()."
+            )
         needed = ceil(1 / alpha) - 1
         if num_jurors < needed:
             yield f"With {num_jurors} jurors no label can be excluded at level {alpha:g}; that needs {needed} jurors."
@@ -172,9 +194,10 @@ class Grounds:
     def _about_dropout(self) -> Iterator[str]:
         if self.dropout_masks:
             yield f"Gradients and curvature are averages over {self.dropout_masks} draws of the model's dropout."
-        elif self.dropout > 0:
+        elif self.random_in_training and not self.effective:
+            rate = f" ({self.dropout:g})" if self.dropout > 0 else ""
             yield (
-                f"The model has dropout ({self.dropout:g}), which is off here. If it was on in training, jurors move "
+                f"The model has dropout{rate}, which is off here. If it was on in training, jurors move "
                 "too little and the coverage may be lower."
             )
 
@@ -197,8 +220,9 @@ def origin_of_labels(engine: Engine, chosen: str) -> tuple[str, tuple[str, ...],
 
 
 def _other_degrees(engine: Engine) -> Iterator[str]:
-    data, nodes = engine.data, engine.train_nodes.numpy()
-    degree = torch.bincount(data.edge_index[1].cpu().long(), minlength=int(data.num_nodes)).numpy()
+    nodes = engine.train_nodes.numpy()
+    pairs, everyone = all_edges(engine.data)
+    degree = torch.bincount(pairs[1].cpu().long(), minlength=everyone)[: int(engine.data.num_nodes)].numpy()
     chance = degree_chance(degree, nodes)
     if chance < UNLIKELY:
         ours, theirs = np.median(degree[nodes]), np.median(degree)

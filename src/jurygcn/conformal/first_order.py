@@ -134,10 +134,7 @@ class FirstOrderCounter:
 
     def _count_nodes(self, rows: slice, own: Own, counts: Counts) -> _Stage:
         """All counts of some of the nodes."""
-        p = self.outputs[rows]
-        a = self.tangents.at(rows)
-        if self.asked.classify:  # from logits to probabilities
-            a = p.unsqueeze(2) * (a - (p.unsqueeze(1) @ a))
+        p, a = self.outputs[rows], self.slopes(rows)
         labels = self._label_counts(p, a, own) if self.asked.classify else torch.empty(0)
         self._spread(p, a, own, rows, counts)
         quantity, slope = p, a
@@ -145,6 +142,14 @@ class FirstOrderCounter:
             quantity = self.asked.quantity(p.unsqueeze(2)).squeeze(2)  # (r, 1)
             slope = (p.unsqueeze(1) @ a) / quantity.unsqueeze(2)
         return _Stage(labels, self._tails(quantity, slope, own, counts.bounds))
+
+    def slopes(self, rows: slice) -> Tensor:
+        """Derivatives of the predictions at some of the nodes along the directions, (r, C, k)."""
+        a = self.tangents.at(rows)
+        if not self.asked.classify:
+            return a
+        p = self.outputs[rows]  # from logits to probabilities
+        return p.unsqueeze(2) * (a - (p.unsqueeze(1) @ a))
 
     # --- label sets ---------------------------------------------------------------------------------------
 

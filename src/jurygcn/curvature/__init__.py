@@ -1,5 +1,17 @@
 """Curvature operators of the training objective."""
 
-from jurygcn.curvature.operators import CURVATURES, GGN, Curvature, GGNFactor, Hessian, Printed, curvature_of
+from jurygcn.curvature.effective_decay import DECAYS, effective_decay
+from jurygcn.curvature.factor import GGNFactor
+from jurygcn.curvature.operators import CURVATURES, GGN, Curvature, Hessian, Printed, curvature_of
 
-__all__ = ["CURVATURES", "GGN", "Curvature", "GGNFactor", "Hessian", "Printed", "curvature_of"]
+__all__ = [
+    "CURVATURES",
+    "DECAYS",
+    "GGN",
+    "Curvature",
+    "GGNFactor",
+    "Hessian",
+    "Printed",
+    "curvature_of",
+    "effective_decay",
+]

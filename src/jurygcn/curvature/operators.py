@@ -6,26 +6,23 @@ r"""Curvature of the training objective as linear operators: data part + diag(we
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from jurygcn.checks import check_choice, check_real
-from jurygcn.derivatives import Jacobian
+from jurygcn.curvature.effective_decay import effective_decay
+from jurygcn.curvature.factor import GGNFactor
+from jurygcn.derivatives.streamed import StreamedJacobian
 from jurygcn.engine import Engine, Expected
 
 CURVATURES = ("ggn", "hessian", "printed")
-
-# The most numbers in the product with U, before U^T is applied.
-TEMPORARY_NUMBERS = 50_000_000
 
 
 class _Diagonal:
     """The common part of the operators: the diagonal, and the dense form through unit vectors."""
 
     diagonal: Tensor
+    streamed = False  # whether derivatives are made again for every product
 
     @property
     def size(self) -> int:
@@ -55,67 +52,16 @@ class _Diagonal:
         return self.matmul(torch.eye(self.size, dtype=self.dtype, device=self.device))
 
 
-@dataclass(frozen=True, eq=False)
-class GGNFactor:
-    r"""The rows U of the Gauss-Newton matrix :math:`U^T U`: :math:`U_i = n^{-1/2} L_i^T J_i`, nK rows in all."""
-
-    jacobian: Jacobian
-    root: Tensor  # (n, C, K), L_i
-
-    @property
-    def rows(self) -> int:
-        """nK."""
-        return self.root.shape[0] * self.root.shape[2]
-
-    @property
-    def block(self) -> int:
-        """K, the rows of one node."""
-        return self.root.shape[2]
-
-    def each(self, weights: Tensor) -> Tensor:
-        """U_i^T w_i for every node, (n, K) -> (n, P)."""
-        return self.jacobian.pull_each((self.scaled_root @ weights.unsqueeze(-1)).squeeze(-1))
-
-    def congruences(self, matrix: Tensor) -> Tensor:
-        """U_i A U_i^T for every node, (P, P) -> (n, K, K)."""
-        return self.scaled_root.mT @ self.jacobian.quadratic(matrix) @ self.scaled_root
-
-    @property
-    def scaled_root(self) -> Tensor:
-        r""":math:`n^{-1/2} L_i`, (n, C, K)."""
-        return self.root / math.sqrt(len(self.root))
-
-    def cast(self, dtype: torch.dtype) -> GGNFactor:
-        """The same rows in another precision."""
-        return GGNFactor(self.jacobian.cast(dtype), self.root.to(dtype))
-
-    def gram(self, inverse_diagonal: Tensor) -> Tensor:
-        """U diag(w) U^T: (P,) -> (nK, nK)."""
-        n, C, K = self.root.shape
-        gram = self.jacobian.gram(inverse_diagonal)
-        left = torch.bmm(self.scaled_root.transpose(1, 2), gram.reshape(n, C, n * C))
-        both = torch.bmm(left.reshape(n * K, n, C).transpose(0, 1), self.scaled_root)
-        return both.transpose(0, 1).reshape(n * K, n * K)
-
-    def matmul(self, block: Tensor) -> Tensor:
-        """U V: (P, k) -> (nK, k)."""
-        return torch.bmm(self.scaled_root.transpose(1, 2), self.jacobian.push(block)).flatten(0, 1)
-
-    def transpose_matmul(self, block: Tensor) -> Tensor:
-        """U^T A: (nK, k) -> (P, k)."""
-        n, _, K = self.root.shape
-        return self.jacobian.pull(torch.bmm(self.scaled_root, block.view(n, K, -1)))
-
-
 class GGN(_Diagonal):
     r""":math:`\Lambda + \frac1n\sum_i J_i^T S_i J_i`: the Gauss-Newton matrix with its diagonal."""
 
     name = "ggn"
 
-    def __init__(self, jacobian: Jacobian, root: Tensor, diagonal: Tensor, expected: Expected | None = None) -> None:
-        self.factor = GGNFactor(jacobian, root)
+    def __init__(self, factor: GGNFactor, diagonal: Tensor, expected: Expected | None = None) -> None:
+        self.factor = factor
         self.diagonal = diagonal
         self.expected = expected
+        self.streamed = isinstance(factor.jacobian, StreamedJacobian)
 
     @property
     def definite(self) -> bool | None:
@@ -123,10 +69,8 @@ class GGN(_Diagonal):
         return bool((self.diagonal > 0).all()) or None
 
     def data_product(self, block: Tensor) -> Tensor:
-        """U^T U V, some columns at a time to bound memory."""
-        width = max(1, TEMPORARY_NUMBERS // self.factor.rows)
-        pieces = [self.factor.transpose_matmul(self.factor.matmul(part)) for part in block.split(width, dim=1)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        """U^T U V."""
+        return self.factor.normal(block)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (P, P), block by block where the Jacobian has structure."""
@@ -141,7 +85,7 @@ class GGN(_Diagonal):
 
     def subset(self, terms: Tensor) -> GGN:
         """The mean over some training nodes only."""
-        return GGN(self.factor.jacobian.subset(terms), self.factor.root[terms], self.diagonal)
+        return GGN(GGNFactor(self.factor.jacobian.subset(terms), self.factor.root[terms]), self.diagonal)
 
 
 class _SecondDerivative(_Diagonal):
@@ -208,11 +152,18 @@ class Printed(_SecondDerivative):
 Curvature = GGN | Hessian | Printed
 
 
-def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0) -> Curvature:
-    """The curvature operator named ``kind``, with weight decay and damping on its diagonal."""
+def curvature_of(engine: Engine, kind: str, *, damping: float = 0.0, effective: bool = False) -> Curvature:
+    """The curvature operator named ``kind``, with weight decay and damping on its diagonal.
+
+    ``effective`` takes the effective weight decay instead of the stated one; see :func:`effective_decay`.
+    """
     check_choice(kind, "curvature", CURVATURES)
     diagonal = engine.decay + check_real(damping, "damping")
     if kind == "ggn":
         found = engine.expected()
-        return GGN(found.jacobian, engine.loss.root(found.outputs), diagonal + found.noise, found)
+        factor = GGNFactor(found.jacobian, engine.loss.root(found.outputs))
+        if effective:
+            decay, factor = effective_decay(engine, factor, found.outputs)
+            diagonal = decay + damping
+        return GGN(factor, diagonal + found.noise, found)
     return Hessian(engine, diagonal) if kind == "hessian" else Printed(engine, diagonal)

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import all_finite, check_count
 from jurygcn.data.contents import contents, snapshot
 from jurygcn.errors import DataError
 
-REMEDY = "jurygcn.data.as_data checks and repairs a graph"
+REMEDY = "jurygcn.load_dataset(graph) checks and repairs a graph"
+FOR_TYPES = "pass it with node_type= to jurygcn.Jury or jurygcn.train, or convert it with data.to_homogeneous()"
+
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 # The contents of each graph that passed the checks; an entry is dropped when its edge_index is freed.
 _passed: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -25,11 +28,18 @@ def check_graph(data: Data) -> Data:
 
     Contents that passed before are not checked again.
     """
+    if isinstance(data, HeteroData):
+        raise DataError(f"expected a PyG Data, got HeteroData; {FOR_TYPES}")
     if not isinstance(data, Data):
         raise DataError(f"expected a PyG Data, got {type(data).__name__}; {REMEDY}")
     x, edge_index = data.get("x"), data.get("edge_index")
     if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_complex() or x.dim() != 2 or 0 in x.shape:
         raise DataError(f"expected features `x` as a dense real tensor (nodes, features), got {_seen(x)}; {REMEDY}")
+    if (edge_index is None and data.get("adj_t") is not None) or getattr(edge_index, "layout", None) in SPARSE:
+        raise DataError(
+            "expected `edge_index` as an integer tensor (2, edges), got a sparse adjacency; "
+            "jurygcn.load_dataset(graph) makes one of `adj_t`"
+        )
     if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.shape[0] != 2 or _real(edge_index):
         raise DataError(f"expected `edge_index` as an integer tensor (2, edges), got {_seen(edge_index)}; {REMEDY}")
     if x.device != edge_index.device:
@@ -66,6 +76,10 @@ def _check_values(x: Tensor, edge_index: Tensor, weight: Tensor | None) -> None:
 def check_targets(data: Data) -> Tensor:
     """The labels or targets of a graph: a tensor with a row per node."""
     y: Any = data.get("y")
+    if isinstance(y, list | tuple) and any(isinstance(label, str) for label in y):
+        raise DataError(
+            "expected labels `y` as a tensor of class numbers, got texts; jurygcn.load_dataset(graph) numbers them"
+        )
     if not isinstance(y, Tensor) or y.dim() not in (1, 2) or len(y) != int(data.num_nodes):
         raise DataError(
             f"expected labels `y` as a tensor with one entry per node ({int(data.num_nodes)}), got {_seen(y)}; {REMEDY}"

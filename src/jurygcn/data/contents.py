@@ -21,8 +21,9 @@ from jurygcn.io.fingerprints import checksum
 # Checksums by name; equal contents are equal graphs.
 Contents = Mapping[str, bytes]
 
-# The tensors of a graph that a model may read, and their names in messages.
-PARTS = {"x": "features", "edge_index": "edges", "edge_weight": "edge weights", "edge_attr": "edge attributes"}
+# The tensors of a graph that a model may read, and their names in messages: those with an entry per edge, and all.
+EDGE_VALUES = {"edge_weight": "edge weights", "edge_attr": "edge attributes", "edge_type": "edge types"}
+PARTS = {"x": "features", "edge_index": "edges", **EDGE_VALUES}
 
 # The contents of each snapshot; an entry is dropped when the snapshot is freed.
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import is_sparse, to_edge_index
 
+from jurygcn.data.checked_input import FOR_TYPES
 from jurygcn.data.labels import read_classes
 from jurygcn.data.validate import clean, normalize_rows
 from jurygcn.errors import DataError
@@ -22,7 +24,8 @@ def as_data(
     """Bring a graph from memory into the library's form (see `jurygcn.data.validate.clean`).
 
     Args:
-        graph: a PyG `Data`; a NetworkX graph (features in the node attribute `x`, labels in `y` or
+        graph: a PyG `Data`, whose edges may be a sparse `adj_t` and whose labels `y` may be a list of texts; a
+            NetworkX graph (features in the node attribute `x`, labels in `y` or
             `label`, weights in the edge attribute `weight` if every edge has it; nodes are numbered in the
             graph's order); or a square SciPy sparse matrix (entries other than 1 are kept as edge weights).
         x: features (N, F), in place of the graph's own; required with a SciPy matrix.
@@ -33,11 +36,13 @@ def as_data(
     The input is not changed.
     """
     if isinstance(graph, Data):
-        data = Data.from_dict(graph.to_dict())
+        data = _from_pyg(graph)
     elif isinstance(graph, nx.Graph):
         data = _from_networkx(graph, with_x=x is None, with_y=y is None)
     elif sparse.issparse(graph):
         data = _from_scipy(graph)
+    elif isinstance(graph, HeteroData):
+        raise DataError(f"expected a PyG Data, got HeteroData; {FOR_TYPES}")
     else:
         raise DataError(
             "expected a PyG Data, a NetworkX graph or a SciPy sparse matrix, "
@@ -56,6 +61,25 @@ def as_data(
     data = clean(data)
     if normalize_features:
         data.x = normalize_rows(data.x)
+    return data
+
+
+def _from_pyg(graph: Data) -> Data:
+    """A copy with an edge_index in place of a sparse adjacency, and numbers in place of class names."""
+    data = Data.from_dict(graph.to_dict())
+    sparse_edges = [key for key in ("edge_index", "adj_t") if key in data and is_sparse(data[key])]
+    if sparse_edges and ("edge_index" not in data or sparse_edges[0] == "edge_index"):
+        ends, weight = to_edge_index(data[sparse_edges[0]])
+        data.edge_index = ends.flip(0)  # the adjacency is stored transposed, as PyG's layers take it
+        if weight is not None and not bool((weight == 1).all()):
+            data.edge_weight = weight
+    if sparse_edges and "adj_t" in data:
+        del data["adj_t"]
+    y = data.get("y")
+    if isinstance(y, list | tuple) and any(isinstance(label, str) for label in y):
+        data.y, names = read_classes(["" if label is None else str(label) for label in y], where="labels `y`")
+        if names is not None:
+            data.class_names, data.num_classes = names, len(names)
     return data
 
 

@@ -2,13 +2,15 @@
 
 `nodes.csv` has a header and one row per node. Its columns: `id` (optional; else nodes are 0, 1, 2, ...),
 `label` (optional; integers or names, empty for none) or `target` (optional; numbers, empty for none, for
-regression); every other column is a feature. `edges.csv` has the columns `source`, `target` and,
-optionally, `weight`.
+regression); every other column is a feature. A column of text with few different texts becomes one feature
+per text (1 where a row has it, else 0); one with many is left out. `edges.csv` has the columns `source`,
+`target` and, optionally, `weight`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,13 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from jurygcn.data.labels import read_classes
-from jurygcn.errors import DataError, excerpt
+from jurygcn.errors import DataError, DataNotice, excerpt, listing
 from jurygcn.io.spreadsheet import check_header, read_rows
 
 NODES, EDGES = "nodes.csv", "edges.csv"
 BLOCK = 1 << 20  # cells that are converted to numbers at once, to bound memory
+MOST_CATEGORIES = 20  # different texts up to which a column of text becomes features
+MISSING = {"", "na", "n/a", "nan", "null", "none", "inf", "-inf", "+inf", "infinity", "-infinity"}  # no category
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,13 @@ def read_folder(folder: Path) -> Data:
         if names is not None:
             data.class_names, data.num_classes = names, len(names)
     elif "target" in nodes.text:
-        data.y = torch.from_numpy(_numbers(nodes.text["target"], ["target"], NODES, nodes.rows, gaps=True))
+        data.y = torch.from_numpy(_numbers(nodes.text["target"], "target", NODES, gaps=True))
         data.num_classes = 0
     data.edge_index = _read_edges(edges, nodes)
     if "id" in nodes.text:
         data.node_names = nodes.text["id"]
     if "weight" in edges.text:
-        data.edge_weight = torch.from_numpy(_numbers(edges.text["weight"], ["weight"], EDGES, edges.rows))
+        data.edge_weight = torch.from_numpy(_numbers(edges.text["weight"], "weight", EDGES))
     return data
 
 
@@ -82,7 +86,8 @@ def _read_table(path: Path, text: tuple[str, ...], *, numbers: bool) -> Table:
     others = [column for column, name in enumerate(header) if name not in place] if numbers else []
     columns = [header[column] for column in others]
     kept: dict[str, list[str]] = {name: [] for name in place}
-    blocks, cells, count = [np.empty(0, np.float32)], list[str](), 0
+    blocks, cells, count = [np.empty(0, np.float64)], list[str](), 0
+    faults = Faults(path.name, columns)
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(
@@ -94,25 +99,93 @@ def _read_table(path: Path, text: tuple[str, ...], *, numbers: bool) -> Table:
         cells += [row[column].strip() for column in others]
         count += 1
         if len(cells) >= BLOCK:
-            blocks.append(_single(_numbers(cells, columns, path.name, count)))
+            blocks.append(faults.convert(cells, count))
             cells = []
-    blocks.append(_single(_numbers(cells, columns, path.name, count)))
-    return Table(header, kept, columns, np.concatenate(blocks).reshape(count, len(columns)), count)
+    blocks.append(faults.convert(cells, count))
+    numbers_read, columns = _with_categories(np.concatenate(blocks).reshape(count, len(columns)), columns, faults)
+    return Table(header, kept, columns, _single(numbers_read), count)
 
 
-def _numbers(cells: list[str], columns: list[str], file: str, rows: int, *, gaps: bool = False) -> NDArray[np.float64]:
-    """Convert cells, which end at row ``rows`` of the file, to finite numbers; with `gaps`, an empty cell is NaN."""
-    written = np.array(cells, dtype=object)
-    values = np.asarray(pd.to_numeric(written, errors="coerce"), dtype=np.float64)
-    bad = ~np.isfinite(values)
-    if gaps:
-        bad &= written != ""
-    if bad.any():
-        row, column = divmod(int(bad.argmax()), len(columns))
+@dataclass
+class Faults:
+    """The cells of a table that are no finite numbers, by column and row."""
+
+    file: str
+    columns: list[str]
+    cells: dict[int, dict[int, str]] = field(default_factory=dict)
+
+    def convert(self, cells: list[str], rows: int, *, gaps: bool = False) -> NDArray[np.float64]:
+        """Cells, which end at row ``rows`` of the file, as numbers; NaN and a note of it for others.
+
+        With ``gaps``, empty cells are not noted.
+        """
+        written = np.array(cells, dtype=object)
+        values = np.asarray(pd.to_numeric(written, errors="coerce"), dtype=np.float64)
+        bad = ~np.isfinite(values)
+        if gaps:
+            bad &= written != ""
+        first = rows - len(cells) // max(1, len(self.columns))
+        for place in bad.nonzero()[0].tolist():
+            row, column = divmod(place, len(self.columns))
+            self.cells.setdefault(column, {})[first + row + 1] = cells[place]
+        return values
+
+    def check(self) -> None:
+        """Raise one DataError about all of them."""
+        if not self.cells:
+            return
+        column, found = min(self.cells.items(), key=lambda item: (min(item[1]), item[0]))
+        row = min(found)
+        got = excerpt(found[row]) if found[row] else "an empty cell"
+        count = sum(map(len, self.cells.values()))
+        more, what = "", "it, or drop the row or column"
+        if count > 1:
+            counts = [f"{self.columns[c]}: {len(self.cells[c])}" for c in sorted(self.cells)]
+            more, what = f" ({count} such cells by column: {listing(counts)})", "them, or drop the rows or columns"
         raise DataError(
-            f"{file}, row {rows - len(cells) // len(columns) + row + 1}, column {excerpt(columns[column])}: expected a "
-            f"finite number, got {excerpt(written[bad.argmax()])}; fill it, or drop the row or column"
+            f"{self.file}, row {row}, column {excerpt(self.columns[column])}: expected a finite number, got {got}{more}"
+            f"; fill {what}"
         )
+
+
+def _with_categories(
+    values: NDArray[np.float64], columns: list[str], faults: Faults
+) -> tuple[NDArray[np.float64], list[str]]:
+    """The table with columns of text as one column per text, or without them; raises DataError for other faults."""
+    texts = {
+        column: found
+        for column, found in faults.cells.items()
+        if len(found) == len(values) and any(text.lower() not in MISSING for text in found.values())
+    }
+    for column in texts:
+        del faults.cells[column]
+    faults.check()
+    if not texts:
+        return values, columns
+    pieces: list[NDArray[np.float64]] = []
+    names: list[str] = []
+    for column, name in enumerate(columns):
+        if column not in texts:
+            pieces.append(values[:, column : column + 1])
+            names.append(name)
+            continue
+        written = np.array([texts[column][row] for row in range(1, len(values) + 1)], dtype=object)
+        kinds = sorted({text for text in written.tolist() if text.lower() not in MISSING})
+        if len(kinds) > MOST_CATEGORIES:
+            note = f"holds {len(kinds)} different texts, too many for features, and is left out"
+        else:
+            note = f"holds text: its {len(kinds)} different texts became features with the values 0 and 1"
+            pieces.append((written[:, None] == np.array(kinds, dtype=object)).astype(np.float64))
+            names += [f"{name}={kind}" for kind in kinds]
+        warnings.warn(f"{faults.file}: column {excerpt(name)} {note}", DataNotice, stacklevel=2)
+    return (np.concatenate(pieces, axis=1) if pieces else values[:, :0]), names
+
+
+def _numbers(cells: list[str], column: str, file: str, *, gaps: bool = False) -> NDArray[np.float64]:
+    """One column of finite numbers; with ``gaps``, an empty cell is NaN."""
+    faults = Faults(file, [column])
+    values = faults.convert(cells, len(cells), gaps=gaps)
+    faults.check()
     return values
 
 

@@ -21,9 +21,10 @@ def ordinary(data: Data, *, dtype: torch.dtype | None = None) -> Data:
         if not isinstance(value, Tensor):
             continue
         made = value.clone() if value.is_inference() else value
-        if key == "edge_index":
+        name = key.rpartition(".")[2]  # in a view of a HeteroData, the type comes first
+        if name == "edge_index":
             made = made.long()
-        elif dtype is not None and key != "y" and made.is_floating_point():
+        elif dtype is not None and name != "y" and made.is_floating_point():
             made = made.to(dtype)
         if made is not value:
             changed[key] = made

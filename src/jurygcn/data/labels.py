@@ -45,7 +45,7 @@ def check_labels(y: Any, num_nodes: int, num_classes: int | None) -> tuple[Tenso
     if y.shape != (num_nodes,):
         raise DataError(
             f"expected one label per node, shape ({num_nodes},), got shape {tuple(y.shape)}; "
-            "give class numbers, not one-hot rows"
+            "give class numbers (y.argmax(dim=1) for one-hot rows); several labels per node need one jury per label"
         )
     if y.is_complex():
         raise DataError("expected integer labels, got complex numbers; give class numbers 0..C-1")

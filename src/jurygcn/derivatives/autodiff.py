@@ -68,11 +68,13 @@ def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Ten
     return batched
 
 
-def outputs_along(function: Callable[[Tensor], Tensor], theta: Tensor, directions: Tensor) -> Tensor:
-    """Derivatives of a function of the parameters along k directions: (k, P) -> (k, ...)."""
+def outputs_along(
+    function: Callable[[Tensor], Tensor], theta: Tensor, directions: Tensor, *, chunk: int = CHUNK
+) -> Tensor:
+    """Derivatives of a function of the parameters along k directions, ``chunk`` at a time: (k, P) -> (k, ...)."""
     try:
         with in_use:  # torch's count of nested jvp levels is global, not per thread
-            along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=CHUNK)(directions)
+            along: Tensor = vmap(lambda v: jvp(function, (theta,), (v,))[1], chunk_size=chunk)(directions)
     except UNBATCHED:
         along = torch.tensordot(directions, derivative_rows(function, theta), dims=([1], [-1]))
     return along

@@ -24,7 +24,9 @@ TEMPORARY_NUMBERS = 20_000_000
 class Jacobian(Protocol):
     """Derivatives of n nodes' C logits with respect to P parameters."""
 
-    shape: tuple[int, int, int]
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(n, C, P)."""
 
     def push(self, block: Tensor) -> Tensor:
         """J V: (P, k) -> (n, C, k)."""
@@ -52,7 +54,10 @@ class Jacobian(Protocol):
 
 
 class DenseJacobian:
-    """The Jacobian as a dense array of rows (n, C, P), from any source."""
+    """The Jacobian as a dense array of rows (n, C, P), from any source.
+
+    Rows in a lower precision than the arguments of a product take that product in their own precision.
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -60,30 +65,37 @@ class DenseJacobian:
 
     def push(self, block: Tensor) -> Tensor:
         """J V."""
-        return self.rows @ block
+        return (self.rows @ block.to(self.rows.dtype)).to(block.dtype)
 
     def pull(self, block: Tensor) -> Tensor:
         """J^T A."""
-        return self.rows.flatten(0, 1).T @ block.flatten(0, 1)
+        return (self.rows.flatten(0, 1).T @ block.flatten(0, 1).to(self.rows.dtype)).to(block.dtype)
 
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """J_i^T a_i for every node."""
-        return torch.bmm(cotangents.unsqueeze(1), self.rows).squeeze(1)
+        rows = torch.bmm(cotangents.unsqueeze(1).to(self.rows.dtype), self.rows)
+        return rows.squeeze(1).to(cotangents.dtype)
 
     def gram(self, scale: Tensor) -> Tensor:
-        """J diag(scale) J^T."""
+        """J diag(scale) J^T, from some columns at a time; columns of scale 0 are left out."""
         n, C, _ = self.shape
         flat = self.rows.flatten(0, 1)
-        return ((flat * scale) @ flat.T).view(n, C, n, C)
+        out = torch.zeros(n * C, n * C, dtype=flat.dtype, device=flat.device)
+        for some in (scale != 0).nonzero().squeeze(1).split(max(1, TEMPORARY_NUMBERS // max(1, n * C))):
+            part = flat if len(some) == len(scale) else flat[:, some]
+            out.addmm_(part * scale[some].to(part), part.T)
+        return out.view(n, C, n, C).to(scale.dtype)
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
-        U = torch.bmm(root.transpose(1, 2), self.rows).flatten(0, 1)
+        rows = self.rows.to(root.dtype)
+        U = torch.bmm(root.transpose(1, 2), rows).flatten(0, 1)
         return U.T @ U
 
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node."""
-        return torch.bmm((self.rows.flatten(0, 1) @ matrix).view(self.shape), self.rows.transpose(1, 2))
+        rows = self.rows.to(matrix.dtype)
+        return torch.bmm((rows.flatten(0, 1) @ matrix).view(self.shape), rows.transpose(1, 2))
 
     def cast(self, dtype: torch.dtype) -> DenseJacobian:
         """The same Jacobian in another precision."""

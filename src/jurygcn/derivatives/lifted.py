@@ -20,10 +20,14 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from jurygcn.derivatives.factored import add_curvature, quadratic
 from jurygcn.derivatives.jacobian import DenseJacobian
 
 # numbers in a temporary array, at most
 TEMPORARY = 40_000_000
+
+# Nodes are taken in this many parts, so that only one of two equal blocks of a Gram matrix is computed.
+PARTS = 6
 
 # Rows of constants whose products with each other are formed.
 MOST_PAIRS = 8_000
@@ -123,7 +127,7 @@ class LiftedWeight:
         n, (_, h, C), F = len(self.starts) - 1, self.slopes.shape, self.constants.shape[1]
         out = torch.zeros(n * C, n * C, dtype=self.slopes.dtype, device=self.slopes.device)
         given = [self.constants[_index(self.constants, places)].T for places, _ in self.nodes]
-        for some in torch.arange(h).split(max(1, TEMPORARY // (n * C * F))):
+        for some in torch.arange(h, device=self.slopes.device).split(max(1, TEMPORARY // (n * C * F))):
             first, last = int(some[0]), int(some[-1]) + 1
             rows = [
                 times(X, G.view(-1, h, C)[:, first:last].reshape(-1, len(some) * C)).view(F, -1, C).permute(2, 0, 1)
@@ -139,7 +143,8 @@ class LiftedWeight:
         rows = products_of_rows(self.constants).to(self.slopes)
         V = len(rows)
         out = torch.empty(n, C, n, C, dtype=self.slopes.dtype, device=self.slopes.device)
-        for some in torch.arange(n).split(max(1, TEMPORARY // max(1, C * h * V))):
+        at_once = min(TEMPORARY // max(1, C * h * V), -(-n // PARTS))
+        for some in torch.arange(n, device=self.slopes.device).split(max(1, at_once)):
             first, last = int(some[0]), int(some[-1]) + 1
             seen = torch.empty(V, h, len(some), C, dtype=out.dtype, device=out.device)  # X X^T G of some nodes
             for k, (places, G) in enumerate(self.nodes[first:last]):
@@ -230,11 +235,13 @@ class LiftedJacobian:
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
-        return self.dense.curvature(root)
+        size = self.shape[2]
+        out = torch.zeros(size, size, dtype=self.rest.dtype, device=self.rest.device)
+        return add_curvature([(self, root)], out, dtype=work_dtype(self.shape, out.dtype))
 
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node."""
-        return self.dense.quadratic(matrix)
+        return quadratic(self, matrix, dtype=work_dtype(self.shape, matrix.dtype))
 
     def cast(self, dtype: torch.dtype) -> LiftedJacobian:
         """The same Jacobian in another precision."""
@@ -275,6 +282,12 @@ def products_of_rows(constants: Tensor | sp.csr_matrix) -> Tensor:
     if isinstance(constants, Tensor):
         return constants @ constants.T
     return torch.from_numpy((constants @ constants.T).toarray())
+
+
+def work_dtype(shape: tuple[int, int, int], dtype: torch.dtype) -> torch.dtype:
+    """The precision in which P x P matrices of so many nodes are worked on; they are summed in ``dtype``."""
+    n, _, P = shape
+    return torch.float32 if n * P**2 > LONG else dtype
 
 
 def _index(constants: Tensor | sp.csr_matrix, places: Tensor) -> Tensor | np.ndarray:

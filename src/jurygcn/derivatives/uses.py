@@ -7,7 +7,7 @@ which rows every parameter was applied to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,20 +56,22 @@ class Use:
 class Uses(TorchFunctionMode):
     """Runs a model on ego graphs and notes how its parameters act on rows; everything is computed as without it.
 
-    ``owner`` (R,) says which ego graph each node belongs to. Which one an edge belongs to is noted when the model
-    gathers the rows of its end points. A parameter that is used in any other way is noted in ``others``: its
-    derivatives need another method.
+    ``owners`` say which ego graph each node belongs to, (R,) for each type of nodes, with numbers of rows that differ;
+    without them all rows of any tensor belong to one. Which one an edge belongs to is noted when the model gathers the
+    rows of its end points. A parameter that is used in any other way is noted in ``others``: its derivatives need
+    another method.
     """
 
     parameters: Mapping[str, Tensor]
-    owner: Tensor
+    owners: Sequence[Tensor] = ()
     found: list[Use] = field(default_factory=list)
     others: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         super().__init__()
         self._names = {id(p): name for name, p in self.parameters.items()}
-        self._owners: dict[int, Tensor | None] = {len(self.owner): self.owner}
+        self._of_nodes = {len(owner): owner for owner in self.owners}
+        self._owners: dict[int, Tensor | None] = {**self._of_nodes}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -89,14 +91,19 @@ class Uses(TorchFunctionMode):
 
     def _note_gather(self, rows: Any, dim: Any, index: Any) -> None:
         """Which ego graph the gathered rows belong to; None where two gathers of as many rows disagree."""
-        if dim not in (0, -rows.dim()) or len(rows) != len(self.owner) or not isinstance(index, Tensor):
+        nodes = self._of_nodes.get(len(rows))
+        if dim not in (0, -rows.dim()) or nodes is None or not isinstance(index, Tensor):
             return
-        owner, known = self.owner[index], self._owners.get(len(index), self.owner[index])
+        owner, known = nodes[index], self._owners.get(len(index), nodes[index])
         self._owners[len(index)] = owner if known is not None and torch.equal(owner, known) else None
 
     def _owner(self, rows: Any) -> Tensor | None:
         """The ego graph of each row of a tensor; None if it has no such rows."""
-        return self._owners.get(len(rows)) if isinstance(rows, Tensor) and rows.dim() else None
+        if not isinstance(rows, Tensor) or rows.dim() == 0:
+            return None
+        if not self.owners:
+            return torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        return self._owners.get(len(rows))
 
     def _name(self, value: Any) -> str | None:
         return self._names.get(id(value)) if isinstance(value, Tensor) else None

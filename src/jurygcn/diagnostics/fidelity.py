@@ -87,7 +87,7 @@ def compare_jurors(jury: Jury, chosen: Tensor, retrained: Tensor) -> Fidelity:
 def _own_predictions(jury: Jury, thetas: Tensor, positions: Tensor) -> Tensor:
     """Each model's prediction at the node it left out, (k, P) -> (k, C)."""
     nodes = jury.train_nodes[positions]
-    votes = LeaveOneOutPredictions(jury.engine, thetas, nodes, memory=jury.run.memory)
+    votes = LeaveOneOutPredictions(jury.engine, thetas, nodes, memory=jury.run.ballots)
     rows = [
         votes.of_parameters(thetas[part])[part, :, torch.arange(len(part))]
         for part in torch.arange(len(positions)).split(votes.batch_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,9 +15,13 @@ from jurygcn.linalg import extreme_eigenvalues
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-CONVERGED = 0.05  # relative gradient below which a model counts as trained to its objective's minimum
+# The relative gradient up to which jurors agree with retrained ones as well as at the minimum. Above it they tend to
+# move too far: benchmarks/stopped_early.py.
+CONVERGED = 0.25
+FITS = 0.05  # relative gradient below which a weight decay counts as the one that the parameters are a minimum with
 HIGH_LEVERAGE = 0.99  # of a training node on its own prediction; above it, its juror is poorly determined
 ILL_CONDITIONED = 1e10  # the condition number above which a solve loses most of float64's 16 digits
+MANY_STEPS, FEW_STEPS = 300, 5  # of the search for eigenvalues; few where each takes seconds
 MUCH_DISCARDED = 0.05  # of the jurors' steps outside their common directions; above it, votes are inaccurate
 
 
@@ -34,11 +38,15 @@ class Health:
         residual: relative residual of the jurors' linear systems.
         leverage: smallest and largest leverage of a training node (newton jurors).
         discarded: share of the jurors' steps outside their common directions (linearised jurors).
-        dropout: largest dropout probability in the model; dropout is off here, but may have been on in training.
+        dropout: largest dropout probability of the model's modules; 0 if they name none.
+        random_in_training: whether passes in training mode differ, because of dropout in any form.
         frozen: parameters that are held fixed.
         saturated: training nodes with a class of probability 1, in the model's own precision.
         precision: dtype of the votes, "float32" or "float64".
-        advice: what to do, one sentence or more each; empty if there is no problem.
+        why_slow: why derivatives were taken row by row; empty if they were not.
+        doubts: why the jurors may be inaccurate, and what to do; one sentence or more each.
+        advice: the doubts, and what is known about the choice of the labels; empty if there is no problem.
+        remarks: what else is to be known; no problem.
     """
 
     gradient: float
@@ -51,10 +59,14 @@ class Health:
     leverage: tuple[float, float] | None
     discarded: float
     dropout: float
+    random_in_training: bool
     frozen: int
     saturated: int
     precision: str
+    why_slow: str = ""
+    doubts: tuple[str, ...] = field(default=())
     advice: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())
 
     @property
     def well(self) -> bool:
@@ -68,7 +80,9 @@ def health_of(jury: Jury) -> Health:
     data_gradient, decay_gradient = _gradient_parts(jury)
     gradient = float((data_gradient + decay_gradient).norm())
     scale = float(data_gradient.norm() + decay_gradient.norm())
-    smallest, largest = extreme_eigenvalues(jury.curvature)
+    curvature = jury.curvature
+    steps = FEW_STEPS if curvature.streamed else MANY_STEPS
+    smallest, largest = extreme_eigenvalues(curvature, iterations=steps)
     leverage = None
     if jurors.leverage is not None:
         leverage = (float(jurors.leverage.min()), float(jurors.leverage.max()))
@@ -83,11 +97,16 @@ def health_of(jury: Jury) -> Health:
         leverage=leverage,
         discarded=jurors.discarded if isinstance(jurors, CompressedJurors) else 0.0,
         dropout=largest_dropout(engine.model),
+        random_in_training=engine.random_in_training,
         frozen=sum(p.numel() for p in engine.model.parameters() if not p.requires_grad),
         saturated=_saturated(jury),
         precision=str(engine.source_dtype).removeprefix("torch."),
+        remarks=jury.remarks,
+        why_slow=jurors.why_slow,
     )
-    return Health(**{**health.__dict__, "advice": tuple(_advice(health, jury))})
+    doubts = (*_advice_on_training(health, jury), *_advice_on_numbers(health, jury))
+    _, against, notes = jury.label_origin
+    return replace(health, doubts=doubts, advice=(*doubts, *against, *notes))
 
 
 def _gradient_parts(jury: Jury) -> tuple[Tensor, Tensor]:
@@ -115,37 +134,50 @@ def largest_dropout(model: nn.Module) -> float:
     return max(rates, default=0.0)
 
 
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a layer normalises by the statistics of a batch in training."""
+    return any(hasattr(module, "running_mean") for module in model.modules())
+
+
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _advice(health: Health, jury: Jury) -> Iterator[str]:
-    yield from _advice_on_training(health, jury)
-    yield from _advice_on_numbers(health, jury)
-    _, against, notes = jury.label_origin
-    yield from (*against, *notes)
-
-
 def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
-    if jury.decay_assumed:
+    effective = jury.leave_out.decay == "effective"
+    if jury.decay_assumed and not effective:
         yield (
             f"weight_decay was not given, so {jury.engine.weight_decay:g} was assumed: pass the value that the model "
             "was trained with (0 for none)."
         )
-    if health.relative_gradient > CONVERGED:
+    decayed = bool((jury.engine.decay > 0).any())
+    if not effective and health.relative_gradient > CONVERGED and not health.random_in_training and decayed:
         data, _ = _gradient_parts(jury)
         rest = float((data + health.weight_decay * jury.engine.theta).norm())
-        hint = ""
-        if health.weight_decay > 0 and rest < CONVERGED * 2 * float(data.norm()):
-            hint = f" The parameters look like a minimum with weight decay {health.weight_decay:.1e}."
+        if health.weight_decay > 0 and rest < FITS * 2 * float(data.norm()):
+            yield (
+                "The stated weight decay does not fit: the parameters look like a minimum with weight decay "
+                f"{health.weight_decay:.1e}. With a wrong weight decay the jurors are wrong: pass the weight decay "
+                "you trained with."
+            )
+        else:
+            yield (
+                "Training stopped before the minimum of its objective (relative gradient "
+                f"{health.relative_gradient:.0%}, 0% at the minimum). Jurors then tend to move too far, and label sets "
+                "to be too large: use LeaveOut(decay='effective'), train longer, or measure the effect with "
+                "jury.fidelity()."
+            )
+    if health.random_in_training and not jury.dropout_masks and not effective:
+        rate = f" ({health.dropout:g})" if health.dropout > 0 else ""
         yield (
-            f"Not converged: the relative gradient is {health.relative_gradient:.0%} (0% at the minimum). Train "
-            f"longer, or pass the weight decay you trained with; jury.fidelity() measures the effect.{hint}"
+            f"The model has dropout{rate}, which is off here. If it was on in training, jurors move too little, and "
+            "label sets are too small: use LeaveOut(decay='effective'), or measure it with jury.fidelity()."
         )
-    if health.dropout > 0 and not jury.dropout_masks:
+    if has_batch_norm(jury.engine.model):
         yield (
-            f"The model has dropout ({health.dropout:g}), so training minimised another objective than the one "
-            "quantified here; jury.fidelity() measures the effect."
+            "The model has batch normalisation, whose training couples nodes. Estimated jurors of such models often "
+            "differ from retrained ones: compare them with jury.fidelity(), or use "
+            "leave_out=LeaveOut('retrain', max_jurors=20)."
         )
     if health.frozen:
         yield f"{health.frozen:,} parameters are frozen, so the jurors differ in the others only."
@@ -153,14 +185,14 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
 
 def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
     low, high = health.eigenvalues
-    if float(jury.engine.decay.max()) == 0 and jury.leave_out.damping == 0:
-        yield "There is no weight decay, so the curvature may be singular: pass weight_decay or damping."
-    if low < 0:
+    # a common shift of a last layer's biases changes nothing: the dual solver leaves such directions out
+    undetermined = jury.jurors.solver == "dual" and bool((jury.curvature.diagonal == 0).any())
+    if low < -high / ILL_CONDITIONED:
         yield (
             f"The curvature has negative eigenvalues ({low:.1e}), so the parameters are not a minimum: "
             "use curvature='ggn'."
         )
-    elif high > ILL_CONDITIONED * low:
+    elif high > ILL_CONDITIONED * low and not undetermined:
         yield (
             f"The curvature is ill-conditioned (eigenvalues {low:.1e} to {high:.1e}), so the jurors have few exact "
             "digits: use more weight decay or damping, or scale the features down."
@@ -175,6 +207,8 @@ def _advice_on_numbers(health: Health, jury: Jury) -> Iterator[str]:
             f"{health.saturated:,} of {jury.engine.num_train:,} training nodes have a class of probability 1 in "
             f"{health.precision}, so votes there do not differ: use more weight decay, fewer epochs, or model.double()."
         )
-    if health.discarded > MUCH_DISCARDED:
+    if health.why_slow:
+        yield f"Derivatives were taken row by row, which is slow, because {health.why_slow}."
+    if health.discarded > MUCH_DISCARDED and jury.votes.rank != "auto":  # there p-values were checked instead
         held, rank = 1 - health.discarded, jury.votes.rank
         yield f"{rank} directions contain only {held:.0%} of the jurors' steps: raise rank in votes=Votes(rank=...)."

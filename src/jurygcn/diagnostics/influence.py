@@ -40,7 +40,7 @@ def influence_of_labels(jury: Jury, nodes: Tensor, *, count: int | None = None) 
 
     with c the predicted class, or the first output of a regression.
     """
-    votes = LeaveOneOutPredictions(jury.engine, jury.jurors.steps, nodes, memory=jury.run.memory)
+    votes = LeaveOneOutPredictions(jury.engine, jury.jurors.steps, nodes, memory=jury.run.ballots)
     whole = votes.of_parameters(jury.engine.theta[None])[:, :, 0]  # (m, C)
     classify = jury.engine.loss.name == "cross_entropy"
     output = whole.argmax(dim=1) if classify else torch.zeros_like(nodes)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ALPHA = 0.1  # the level of the label sets described; their target coverage is 90 %
 SHOWN = 5  # nodes in a notebook's table
+DOUBT = "caution"  # the first fact of a jury or verdict that should not be relied on
 
 
 def jury_facts(jury: Jury) -> dict[str, str]:
@@ -21,21 +22,31 @@ def jury_facts(jury: Jury) -> dict[str, str]:
     engine = jury.engine
     how = "the printed formulas" if jury.leave_out.printed else jury.leave_out.how
     waiting = "" if jury.fitted else ", not fitted: call fit()"
-    return {
+    found = jury.agreement
+    doubt = {} if found is None or found.trusted else {DOUBT: f"do not trust the jurors. {found.words}"}
+    return doubt | {
         "model": f"{type(engine.model).__name__}, {engine.num_parameters:,} parameters",
-        "graph": f"{int(jury.data.num_nodes):,} nodes",
+        "graph": f"{int(jury.data.num_nodes):,} {f'{jury.node_type} ' if jury.node_type else ''}nodes",
         "labels": f"{engine.num_train:,}",
         "jurors": f"{len(jury.positions):,} by {how}, {jury.votes.how}{waiting}",
     }
 
 
 def verdict_facts(verdict: Verdict) -> dict[str, str]:
-    """The size of the verdict and a summary of its label sets or intervals."""
+    """The size of the verdict and a summary of its label sets or intervals; where nothing is claimed, that first."""
+    facts = _summary(verdict)
+    if len(verdict) and verdict.claim(ALPHA).kind == "none":
+        return {DOUBT: facts.pop("coverage")} | facts
+    return facts
+
+
+def _summary(verdict: Verdict) -> dict[str, str]:
     facts = {"nodes": f"{len(verdict):,}", "jurors": f"{int(verdict.num_jurors.max()) if len(verdict) else 0:,}"}
     if verdict.label_counts is None:
         width = verdict.width[verdict.width.isfinite()]
         usual = f"{float(width.median()):.3g}" if len(width) else "infinite"
-        return facts | {"intervals": f"level {verdict.alpha:g}, median width {usual}"}
+        facts["intervals"] = f"level {verdict.alpha:g}, median width {usual}"
+        return facts | ({"coverage": claim_words(verdict, ALPHA)} if len(verdict) else {})
     sizes = verdict.set_size(ALPHA).double()
     facts["classes"] = str(verdict.outputs.shape[1])
     if len(verdict):
@@ -49,14 +60,15 @@ def verdict_facts(verdict: Verdict) -> dict[str, str]:
 
 
 def claim_words(verdict: Verdict, alpha: float) -> str:
-    """The claim about the label sets, starting in lower case."""
+    """The claim about the label sets or intervals, starting in lower case."""
     words = verdict.claim(alpha).words
     return words[0].lower() + words[1:]
 
 
 def as_line(name: str, facts: Mapping[str, str]) -> str:
     """The facts in one line: Name(what: value; ...)."""
-    return f"{name}({'; '.join(f'{what}: {value}' for what, value in facts.items())})"
+    said = "; ".join(f"{what}: {value.removesuffix('.')}" for what, value in facts.items())
+    return f"{name}({said})"
 
 
 def as_html(name: str, facts: Mapping[str, str]) -> str:
@@ -89,7 +101,9 @@ def verdict_html(verdict: Verdict) -> str:
         "width",
     )
     frame = verdict.to_frame(ALPHA).iloc[first]
-    shown = frame[[column for column in wanted if column in frame]]
+    shown = frame[[column for column in wanted if column in frame]].copy()
+    if "label_set" in shown:
+        shown["label_set"] = [", ".join(map(str, labels)) or "none" for labels in shown["label_set"]]
     table = shown.to_html(index=False, escape=True, float_format=lambda value: f"{value:.3g}")
     return f"{facts}<p>Most uncertain:</p>{table}"
 

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.data.heterogeneous import layout_of
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.gcn import GCNEngine
-from jurygcn.engine.generic import Forward, GenericEngine
+from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.portable import PortableEngine
 from jurygcn.engine.protocol import Engine, Predictor
+from jurygcn.models.calling import Forward
 from jurygcn.models.gcn import is_plain
 
 __all__ = ["Engine", "Expected", "Forward", "PortableEngine", "Predictor", "engine_of"]
@@ -30,7 +32,8 @@ def engine_of(
     masks: int | None = None,
 ) -> Engine:
     """The fastest engine that computes exactly what the model computes."""
-    closed_form = forward is None and is_plain(model) and all(p.requires_grad for p in model.parameters())
+    plain = forward is None and layout_of(data) is None and is_plain(model)
+    closed_form = plain and all(p.requires_grad for p in model.parameters())
     kind = GCNEngine if closed_form else GenericEngine
     return kind(
         model, data, train_nodes, loss=loss, weight_decay=weight_decay, forward=forward, dtype=dtype, masks=masks

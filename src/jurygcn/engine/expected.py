@@ -7,19 +7,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from jurygcn.data import ordinary
-from jurygcn.derivatives.autodiff import derivative_rows
-from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
+from jurygcn.derivatives.autodiff import outputs_along
+from jurygcn.derivatives.jacobian import Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight, sparse_if_worth
 from jurygcn.derivatives.uses import Use, Uses
-from jurygcn.graph.ego import EgoGraphs, ego_graphs
+from jurygcn.graph.ego import EgoGraphs, EgoRows, ego_graphs
 from jurygcn.graph.neighbourhood import num_hops
+from jurygcn.graph.typed import typed_ego_graphs
 from jurygcn.models.copies import in_use
 
 if TYPE_CHECKING:
@@ -31,11 +32,15 @@ MASKS = 8
 # As many where the copies of all neighbourhoods have more than MANY_ROWS rows, each of which costs time.
 FEW_MASKS, MANY_ROWS = 4, 8_000
 
-# As many where each draw costs as much as all derivatives.
-MASKS_ROW_BY_ROW = 2
+# The slopes of the lifted weights, and the features of all copies of neighbourhoods, take at most this many numbers.
+# Above it one backward pass per output on the graph itself costs less.
+MOST_SLOPES, MOST_FEATURES = 100_000_000, 50_000_000
 
-# The slopes of the lifted weights take at most this many numbers.
-MOST_SLOPES = 100_000_000
+# Derivatives of a heterogeneous model on copies and on the whole graph are equal up to this share of the largest.
+SAME_DERIVATIVE = 1e-6
+
+# Above this many slopes they are computed in the model's own precision, which takes half the time and memory.
+MANY_SLOPES = 5_000_000
 
 # A weight with fewer inputs than this is kept dense: lifting it saves nothing.
 FEW_INPUTS = 24
@@ -88,7 +93,15 @@ class Expected:
 
 
 class NotSeparable(Exception):
-    """The fast way does not apply; the message says why."""
+    """The fast way does not apply; the message says why.
+
+    Attributes:
+        part: a graph that determines the training nodes' outputs, and their rows in it, if one was found.
+    """
+
+    def __init__(self, why: str, part: tuple[Data, Tensor] | None = None) -> None:
+        super().__init__(why)
+        self.part = part
 
 
 @dataclass(eq=False)
@@ -113,10 +126,11 @@ class EgoDerivatives:
         self.engine = engine
         hops = num_hops(engine.model)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=1)
-        most = MOST_SLOPES // (widest * engine.num_outputs)
+        most = min(MOST_SLOPES // (widest * engine.num_outputs), MOST_FEATURES // engine.data.x.shape[1])
         if engine.forward is not None:
             raise NotSeparable("the model is called through forward=, which may look at the whole graph")
-        found = ego_graphs(engine._inputs, engine.train_nodes, hops, most_rows=most)
+        copies = typed_ego_graphs if engine.typed else ego_graphs
+        found = copies(engine._inputs, engine.train_nodes, hops, most_rows=most)
         if found is None:
             raise NotSeparable(f"the training nodes see too much of the graph ({hops} hops)")
         self.egos: EgoGraphs = found
@@ -124,13 +138,32 @@ class EgoDerivatives:
             raise NotSeparable("the output at a node depends on more than its neighbourhood")
         with in_use:  # while another thread calls the model, its parameters are others
             self.parameters = {n: p for n, p in engine.model.named_parameters() if p.requires_grad}
-        self._find_uses()
+        try:
+            self._find_uses()
+            if engine.typed:
+                self._check_types()
+        except NotSeparable as reason:
+            raise NotSeparable(str(reason), (found.graph, found.centres)) from reason
+
+    def _check_types(self) -> None:
+        """Refuse rows that were taken for those of another type: they are told by their number alone.
+
+        The Jacobian times a random direction is compared with the derivative along it on the whole graph.
+        """
+        engine, theta = self.engine, self.engine.theta
+        along = torch.randn(1, len(theta), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(theta)
+        graph, rows = engine._train_graph
+        wanted = outputs_along(lambda t: engine.outputs(t, rows, graph), theta, along)[0]
+        found = self.expected(0).jacobian.push(along.T)[:, :, 0]
+        if not bool((found - wanted).abs().max() <= SAME_DERIVATIVE * wanted.abs().max()):
+            raise NotSeparable("the rows of several types of nodes cannot be told apart")
 
     def cast(self, dtype: torch.dtype) -> EgoDerivatives:
         """The same in another precision, without checking again."""
         if dtype == self.engine.dtype:
             return self
         twin = copy.copy(self)
+        twin._first = []
         twin.engine = self.engine.cast(dtype)
         twin.egos = replace(self.egos, graph=ordinary(self.egos.graph, dtype=dtype))
         with in_use:
@@ -144,22 +177,23 @@ class EgoDerivatives:
     def _find_uses(self) -> None:
         """Which parameters can be tracked, and which of them are lifted out."""
         z, uses = self._run(None)
+        self._first = [(z, uses)]  # what `expected` asks for next, once: its graph is freed by the backward pass
         self._check_complete(z, uses)
         self.order = [use.name for use in uses.found]
         if not torch.allclose(z, self.engine.train_outputs, rtol=1e-6, atol=1e-6):
             raise NotSeparable("the model changes its inputs in place")
         often = Counter(self.order)
         everything = self._whole_uses()
-        self.lifted = {
-            use.name: everything[use.name]
-            for use in uses.found
-            if use.constant
-            and often[use.name] == 1
-            and use.owner is self.egos.owner
-            and use.inputs is not None
-            and use.inputs.shape[1] >= FEW_INPUTS
-            and use.name in everything
-        }
+        self.lifted: dict[str, Use] = {}
+        self.lifted_rows: dict[str, EgoRows] = {}
+        for use in uses.found:
+            rows, whole = self.egos.rows_of(use.owner), everything.get(use.name)
+            if not use.constant or often[use.name] > 1 or use.inputs is None or use.inputs.shape[1] < FEW_INPUTS:
+                continue
+            if rows is None or whole is None or whole.inputs is None or len(whole.inputs) != rows.count:
+                continue
+            if bool((rows.nodes < rows.count).any()):
+                self.lifted[use.name], self.lifted_rows[use.name] = whole, rows
 
     def _check_complete(self, z: Tensor, uses: Uses) -> None:
         """Refuse a run in which a parameter acts in a way that was not noted.
@@ -177,14 +211,13 @@ class EgoDerivatives:
     def _whole_uses(self) -> dict[str, Use]:
         """The uses of parameters on the whole graph, whose constant inputs are the rows of X."""
         engine = self.engine
-        owner = torch.zeros(int(engine.data.num_nodes), dtype=torch.long, device=engine._inputs.x.device)
-        with in_use, torch.enable_grad(), Uses(self.parameters, owner) as uses:
+        with in_use, torch.enable_grad(), Uses(self.parameters) as uses:
             engine.call(engine._inputs)
         return {use.name: use for use in uses.found if use.constant and use.inputs is not None}
 
     def _run(self, seed: int | None) -> tuple[Tensor, Uses]:
-        model, owner = self.engine.model, self.egos.owner
-        with in_use, torch.enable_grad(), training_mode(model, seed), Uses(self.parameters, owner) as uses:
+        model, owners = self.engine.model, [rows.owner for rows in self.egos.rows]
+        with in_use, torch.enable_grad(), training_mode(model, seed), Uses(self.parameters, owners) as uses:
             z = self.engine.call(self.egos.graph)[self.egos.centres]
         return z, uses
 
@@ -203,7 +236,7 @@ class EgoDerivatives:
         predictions = torch.zeros(n, C, dtype=engine.dtype, device=engine.theta.device)
         seeds: list[int | None] = list(range(masks)) if masks else [None]
         for seed in seeds:
-            z, uses = self._run(seed)
+            z, uses = self._first.pop() if seed is None and self._first else self._run(seed)
             predictions += engine.loss.predict(z.detach()) / len(seeds)
             self._add(z, uses.found, sums, 1.0 / len(seeds))
         outputs = engine.loss.outputs(predictions) if masks else engine.train_outputs
@@ -246,14 +279,14 @@ class EgoDerivatives:
         n, C = self.engine.num_train, slopes.shape[-1]
         order = use.owner.argsort(stable=True)
         if use.inputs is None:
-            flat = slopes.reshape(len(slopes), -1)
+            flat = slopes.flatten(1)
             out = torch.zeros(n, flat.shape[1], dtype=flat.dtype, device=flat.device).index_add_(0, use.owner, flat)
             return out.view(n, -1, C).transpose(1, 2)
         counts = torch.bincount(use.owner, minlength=n)
         blocks = []
         for rows in order.split(counts.tolist()):
             slope, given = slopes[rows], use.inputs[rows]  # (r, h, C), (r, F)
-            product = given.T @ slope.reshape(len(rows), -1)  # (F, h C)
+            product = given.T @ slope.flatten(1)  # (F, h C)
             product = product.view(given.shape[1], -1, C)
             blocks.append((product.permute(2, 1, 0) if use.transposed else product.permute(2, 0, 1)).reshape(C, -1))
         return torch.stack(blocks)
@@ -276,13 +309,14 @@ class EgoDerivatives:
         )
 
     def _lifted_weight(self, start: int, name: str, slopes: Tensor) -> LiftedWeight:
-        use, owner = self.lifted[name], self.egos.owner
+        use, rows = self.lifted[name], self.lifted_rows[name]
         assert use.inputs is not None
-        kept = (slopes != 0).flatten(1).any(dim=1) & (self.egos.nodes < len(use.inputs))
+        copied = rows.nodes < rows.count
+        kept = (slopes != 0).flatten(1).any(dim=1) & copied
         if not bool(kept.any()):  # nothing depends on the weight: one row of zeros stands for all
-            kept[self.egos.centres[0]] = True
-        counts = torch.bincount(owner[kept], minlength=self.engine.num_train)
-        reached, places = self.egos.nodes[kept].unique(return_inverse=True)
+            kept[int(copied.nonzero()[0])] = True
+        counts = torch.bincount(rows.owner[kept], minlength=self.engine.num_train)
+        reached, places = rows.nodes[kept].unique(return_inverse=True)
         return LiftedWeight(
             start,
             use.transposed,
@@ -296,10 +330,22 @@ class EgoDerivatives:
 def expected_derivatives(engine: GenericEngine) -> Expected:
     """Derivatives on ego graphs: in eval mode in full precision, or averages over dropout in the model's own."""
     exact = EgoDerivatives(engine)
-    drawn = exact.cast(engine.source_dtype)
-    if engine.masks == 0 or not drawn.has_dropout():
+    widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=1)
+    many = exact.egos.size * widest * engine.num_outputs > MANY_SLOPES
+    if engine.masks == 0 and not many:
         return exact.expected(0)
-    masks = engine.masks or (MASKS if len(exact.egos.nodes) <= MANY_ROWS else FEW_MASKS)
+    drawn = exact.cast(engine.source_dtype)
+    if engine.masks == 0:
+        found = drawn.expected(0)
+        return replace(
+            found,
+            outputs=engine.train_outputs,
+            jacobian=found.jacobian.cast(engine.dtype),
+            noise=found.noise.to(engine.dtype),
+        )
+    if not drawn.has_dropout():
+        return exact.expected(0)
+    masks = engine.masks or (MASKS if exact.egos.size <= MANY_ROWS else FEW_MASKS)
     found = drawn.expected(masks)
     return replace(
         found,
@@ -309,28 +355,16 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
     )
 
 
-def whole_graph_derivatives(engine: GenericEngine, why: str) -> Expected:
-    """Row by row on the part of the graph that determines the training nodes' outputs: slow, for any model."""
+def random_in_training(engine: GenericEngine) -> bool:
+    """Whether two passes in training mode differ: the model has dropout, as a module or as a function."""
     graph, rows = engine._train_graph
 
-    def outputs(theta: Tensor, seed: int | None) -> Tensor:
-        with training_mode(engine.model, seed):  # seeded here, so that every call draws the same mask
-            return engine.outputs(theta, rows, graph)
+    def outputs(seed: int) -> Tensor:
+        with training_mode(engine.model, seed):
+            return engine.outputs(engine.theta, rows, graph)
 
-    theta = engine.theta
     with in_use, torch.no_grad():
-        random = not torch.equal(outputs(theta, 0), outputs(theta, 1))
-    masks = (MASKS_ROW_BY_ROW if engine.masks is None else engine.masks) if random else 0
-    seeds: list[int | None] = list(range(masks)) if masks else [None]
-    predictions = torch.zeros_like(engine.train_outputs)
-    total = theta.new_zeros(engine.num_train, engine.num_outputs, engine.num_parameters)
-    for seed in seeds:
-        with in_use:  # the model is in training mode meanwhile
-            with torch.no_grad():
-                predictions += engine.loss.predict(outputs(theta, seed)) / len(seeds)
-            total += derivative_rows(partial(outputs, seed=seed), theta) / len(seeds)
-    expected = engine.loss.outputs(predictions) if masks else engine.train_outputs
-    return Expected(expected, DenseJacobian(total), masks, torch.zeros_like(theta), why)
+        return not torch.equal(outputs(0), outputs(1))
 
 
 def squared_rows(root: Tensor, rows: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.engine.ways import Way, forward_seconds
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.models.gcn import GCN
@@ -32,12 +33,17 @@ class GCNEngine(GenericEngine):
     def check(self) -> int:
         """Check the widths only, because the formula is deterministic and returns a row per node."""
         takes, has = self._weights[0].shape[0], self.data.x.shape[1]
-        self._check_width(self._weights[-1].shape[1])
+        self.check_width(self._weights[-1].shape[1])
         if takes != has:
             raise ModelError(
                 f"expected a graph with the model's {takes} features, got {has}; use the graph it was trained on"
             )
         return int(self._weights[-1].shape[1])
+
+    @property
+    def usual_decay(self) -> str:
+        """Without dropout the training loop of this library ends near the minimum of the stated objective."""
+        return "effective" if self._gcn.dropout > 0.0 else "stated"
 
     @property
     def _gcn(self) -> GCN:
@@ -82,6 +88,29 @@ class GCNEngine(GenericEngine):
         if self._gcn.dropout > 0.0 and self.masks != 0:
             return super().expected()
         return Expected(self.train_outputs, self.jacobian(), 0, torch.zeros_like(self.decay))
+
+    @cached_property
+    def random_in_training(self) -> bool:
+        """Whether the model has dropout."""
+        return self._gcn.dropout > 0.0
+
+    def way(self) -> Way:
+        """Proposition 2, or as for any model if there is dropout."""
+        if self._gcn.dropout > 0.0 and self.masks != 0:
+            return super().way()
+        forward = forward_seconds(self)
+        return Way("whole", 0, forward, 2 * forward)
+
+    def working_bytes(self) -> float:
+        """The factors of the Jacobian."""
+        if self._gcn.dropout > 0.0 and self.masks != 0:
+            return super().working_bytes()
+        return 16.0 * self.num_train * self.num_parameters
+
+    def tangent_numbers(self, nodes: int) -> int:
+        """The hidden units before the last layer, and what they are computed from."""
+        last = self._weights[-1]
+        return 2 * nodes * (last.shape[0] if len(self._weights) > 1 else last.shape[1])
 
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
+from jurygcn.data.heterogeneous import as_given, layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
+from jurygcn.engine.acceptance import check_outputs
 from jurygcn.engine.expected import (
     EgoDerivatives,
     Expected,
     NotSeparable,
-    expected_derivatives,
-    whole_graph_derivatives,
+    random_in_training,
 )
 from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.engine.refusals import check_layers
+from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
+from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.propagation import is_everything
+from jurygcn.graph.typed import local_view
 from jurygcn.losses import Loss, loss_named
-from jurygcn.models.copies import in_use, independent_copy
+from jurygcn.models.calling import Forward, call, graph_arguments, node_rows
+from jurygcn.models.copies import check_initialised, in_use, independent_copy
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
-from jurygcn.models.training import graph_arguments
 from jurygcn.models.weight_decay import decay_by_name
-
-Forward = Callable[[nn.Module, Data], Tensor]
 
 # Outputs on a subgraph and on the whole graph count as equal up to this share of the largest output (rounding).
 SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
-PROBES = 2  # random parameter vectors at which the two are compared
+MOST_ALONG = 100_000_000  # numbers in the derivatives along some directions at a time
+PROBES = 1  # random parameter vectors at which the two are compared
 
 
 class GenericEngine:
@@ -69,6 +73,8 @@ class GenericEngine:
         self.targets = self.loss.targets(y[self.train_nodes.to(y.device)])
         if not isinstance(model, nn.Module):
             raise ModelError(f"expected a trained torch.nn.Module, got {type(model).__name__}; pass the model itself")
+        check_initialised(model)
+        check_layers(model)
         _check_devices(model, data)
         self.model = independent_copy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
@@ -88,10 +94,15 @@ class GenericEngine:
             )
         self.num_outputs = self.check()
 
+    @property
+    def usual_decay(self) -> str:
+        """Most models stop early or have dropout, so their effective weight decay is not the stated one."""
+        return "effective"
+
     def on(self, terms: Tensor) -> GenericEngine:
         """The same objective over some of the training nodes (positions in ``train_nodes``)."""
         part = copy.copy(self)
-        part._clear_cached("train_outputs", "_train_graph")
+        part._clear_cached("train_outputs", "_train_graph", "_stream")
         part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
         return part
 
@@ -100,7 +111,7 @@ class GenericEngine:
         if dtype == self.dtype:
             return self
         part = copy.copy(self)
-        part._clear_cached("train_outputs", "_train_graph", "_inputs", "_probes")
+        part._clear_cached("train_outputs", "_train_graph", "_inputs", "_probes", "_stream")
         part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
@@ -120,7 +131,8 @@ class GenericEngine:
         whole = (self._inputs, nodes)
         if self.forward is not None or 2 * len(nodes) > int(self.data.num_nodes):
             return whole
-        graph, positions = local_graph(self._inputs, nodes, num_hops(self.model))
+        part = local_view if self.typed else local_graph
+        graph, positions = part(self._inputs, nodes, num_hops(self.model))
         return (graph, positions) if self._suffices(graph, positions, nodes) else whole
 
     @torch.no_grad()
@@ -131,7 +143,11 @@ class GenericEngine:
         at the trained parameters and active for a juror.
         """
         for theta, everywhere in self._probes:
-            there, here = everywhere[nodes], self.outputs(theta, positions, graph)
+            try:
+                here = self.outputs(theta, positions, graph)
+            except Exception:  # a model that has something for each node does not run on a part
+                return False
+            there = everywhere[nodes]
             if not bool((there - here).abs().max() <= SAME[self.dtype] * everywhere.abs().max()):
                 return False
         return True
@@ -147,6 +163,11 @@ class GenericEngine:
             return [(theta, self.outputs(theta)) for theta in thetas]
 
     # --- theta -----------------------------------------------------------------------------------------
+
+    @property
+    def typed(self) -> bool:
+        """Whether the graph has several types of nodes."""
+        return layout_of(self.data) is not None
 
     @property
     def num_train(self) -> int:
@@ -187,27 +208,21 @@ class GenericEngine:
     def outputs(self, theta: Tensor, nodes: Tensor | None = None, data: Data | None = None) -> Tensor:
         """Logits (N, C), or (m, C) at ``nodes``; ``data`` may be a subgraph that contains their receptive field."""
         graph = self._inputs if data is None else data
-        parameters = self.unflatten(theta)
-        arguments = graph_arguments(self.model, graph) if self.forward is None else (graph,)
         with in_use:
-            raw = self.called(parameters, arguments)
-        z: Tensor = raw.reshape(len(raw), -1)
+            z = self.called(self.unflatten(theta), graph)
         return z if nodes is None else z[nodes]
 
-    def called(self, parameters: dict[str, Tensor], arguments: tuple[Any, ...]) -> Tensor:
-        """The model's own output with these parameters in place of its own."""
+    def called(self, parameters: dict[str, Tensor], graph: Data) -> Tensor:
+        """Logits of all nodes of ``graph`` with these parameters in place of the model's own, (N, C)."""
         if self.forward is None:
-            raw: Tensor = functional_call(self.model, parameters, arguments)
+            raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
         else:
-            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), arguments)
-        return raw
+            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (as_given(graph),))
+        return node_rows(raw, self.model, graph, self.forward)
 
     def call(self, graph: Data) -> Tensor:
         """Logits of all nodes of ``graph`` by the model itself, in the mode it is in."""
-        raw = (
-            self.model(*graph_arguments(self.model, graph)) if self.forward is None else self.forward(self.model, graph)
-        )
-        return raw.reshape(len(raw), -1)
+        return call(self.model, graph, self.forward)
 
     @cached_property
     def _train_graph(self) -> tuple[Data, Tensor]:
@@ -227,10 +242,29 @@ class GenericEngine:
 
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout."""
-        try:
-            return expected_derivatives(self)
-        except NotSeparable as reason:
-            return whole_graph_derivatives(self, str(reason))
+        return derivatives_of(self)
+
+    @cached_property
+    def _stream(self) -> EgoStream:
+        """Batches of ego graphs; raises NotSeparable."""
+        return EgoStream(self)
+
+    def way(self) -> Way:
+        """How ``expected`` will work: on ego graphs, on batches of them, or row by row."""
+        return way_of(self)
+
+    def working_bytes(self) -> float:
+        """The memory of derivatives that are held at a time, estimated."""
+        return working_bytes(self)
+
+    def tangent_numbers(self, nodes: int) -> int:
+        """The numbers that ``tangents`` needs for each direction: two copies of the outputs."""
+        return 2 * nodes * self.num_outputs
+
+    @cached_property
+    def random_in_training(self) -> bool:
+        """Whether the model has dropout, found by two passes in training mode."""
+        return random_in_training(self)
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits in eval mode."""
@@ -270,8 +304,11 @@ class GenericEngine:
         local = self.cast(directions.dtype)
         graph, rows = local.local(nodes)
         chosen = None if is_everything(nodes, int(self.data.num_nodes)) else rows
-        along = autodiff.outputs_along(lambda theta: local.outputs(theta, chosen, graph), local.theta, directions)
-        return Tangents(along.transpose(0, 1))
+        widest = max((max(p.shape) for p in self.parameters.values() if p.dim()), default=self.num_outputs)
+        numbers = (int(graph.num_edges) + 3 * int(graph.num_nodes)) * widest  # messages and rows of one direction
+        chunk = max(1, min(autodiff.CHUNK, MOST_ALONG // numbers))
+        outputs = partial(local.outputs, nodes=chosen, data=graph)
+        return Tangents(autodiff.outputs_along(outputs, local.theta, directions, chunk=chunk).transpose(0, 1))
 
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:  # noqa: ARG002
         """Copies of an arbitrary model are trained one by one."""
@@ -285,45 +322,12 @@ class GenericEngine:
 
     def check(self) -> int:
         """Check that the model has one finite, deterministic prediction per node; return the number of outputs."""
-        theta = self.theta
-        with torch.no_grad():
-            first, second = self._first_outputs(theta), self.outputs(theta)
-        if not torch.equal(first, second):
-            raise ModelError(
-                "expected equal outputs of two forward passes in eval mode, got different ones; "
-                "remove random operations (for example F.dropout without training=self.training)"
-            )
-        if not all_finite(first):
-            raise ModelError("expected finite model outputs, got NaN or infinity; check the features and the model")
-        if len(first) != int(self.data.num_nodes):
-            raise ModelError(
-                f"expected one row of outputs per node ({int(self.data.num_nodes)}), got {len(first)}; "
-                "pass forward=lambda model, data: ... that returns the logits of all nodes"
-            )
-        self._check_width(first.shape[1])
-        probe = theta.clone().requires_grad_(True)
-        z = self.outputs(probe, self.train_nodes)
-        if not z.requires_grad or torch.autograd.grad(z.sum(), probe, allow_unused=True)[0] is None:
-            raise ModelError(
-                "expected outputs that depend on the model's parameters, got others; remove torch.no_grad() and "
-                ".detach() from the forward pass, and use the parameters of the model that is passed to it"
-            )
+        width = check_outputs(self)
         _ = self._train_graph  # computed here, outside function transforms
-        return first.shape[1]
+        return width
 
-    def _first_outputs(self, theta: Tensor) -> Tensor:
-        """The outputs of all nodes; raise ModelError if the model cannot be called."""
-        try:
-            return self.outputs(theta)
-        except Exception as error:  # the caller's model may raise anything
-            how = "forward(model, data)" if self.forward is not None else "model(data.x, data.edge_index)"
-            reason = " ".join(str(error).split())
-            raise ModelError(
-                f"expected {how} to run, got {type(error).__name__}: {reason}; pass a model that takes features and "
-                "edges and returns a row per node, or forward=lambda model, data: ... that calls it"
-            ) from error
-
-    def _check_width(self, width: int) -> None:
+    def check_width(self, width: int) -> None:
+        """Raise ModelError unless there are as many outputs as classes or targets."""
         if self.loss.name == "cross_entropy":
             known = known_classes(self.data)
             needed = max(known, int(self.targets.max()) + 1)
@@ -373,7 +377,7 @@ class _Caller(nn.Module):
         super().__init__()
         self.model, self.call = model, call
 
-    def forward(self, data: Data) -> Tensor:
+    def forward(self, data: Data | HeteroData) -> Any:
         return self.call(self.model, data)
 
 

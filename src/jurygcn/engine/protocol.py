@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from jurygcn.derivatives import ClosedForm, Jacobian
 from jurygcn.engine.expected import Expected
+from jurygcn.engine.ways import Way
 from jurygcn.losses import Loss
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -60,6 +61,7 @@ class Engine(Protocol):
         dtype: the precision of derivatives and solves.
         source_dtype: the precision of the caller's model, in which jurors vote.
         train_outputs: logits of the training nodes at theta, (n, C).
+        masks: the draws of dropout that derivatives are averaged over; 0 for eval mode, None for the usual number.
     """
 
     model: nn.Module
@@ -74,6 +76,11 @@ class Engine(Protocol):
     dtype: torch.dtype
     source_dtype: torch.dtype
     num_outputs: int
+    masks: int | None
+
+    @property
+    def usual_decay(self) -> str:
+        """Which weight decay fits models of this kind as they are usually trained: "effective" or "stated"."""
 
     @property
     def num_train(self) -> int:
@@ -102,6 +109,19 @@ class Engine(Protocol):
 
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout if the model has any."""
+
+    @property
+    def random_in_training(self) -> bool:
+        """Whether passes in training mode differ, because the model has dropout."""
+
+    def way(self) -> Way:
+        """How ``expected`` will work and what that takes, without doing it."""
+
+    def working_bytes(self) -> float:
+        """The memory of derivatives that are held at a time, estimated."""
+
+    def tangent_numbers(self, nodes: int) -> int:
+        """The numbers that ``tangents`` needs for each direction at so many nodes."""
 
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Data
 
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.derivatives.autodiff import UNBATCHED
 from jurygcn.derivatives.lifted import sparse_if_worth, times
 from jurygcn.derivatives.uses import LINEAR, PRODUCTS, Use, Uses
-from jurygcn.graph.fused import SparseProducts, with_sparse_adjacency
+from jurygcn.graph.fused import SparseProducts, has_values, with_sparse_adjacency
 from jurygcn.models.copies import in_use
-from jurygcn.models.training import graph_arguments
 
 if TYPE_CHECKING:
     from jurygcn.engine.generic import GenericEngine
@@ -60,9 +60,9 @@ class LiftedPredictor:
         self.weights = {n: p for n, p in self.parameters.items() if n in names}
         self.inputs = [sparse_if_worth(use.inputs) for use in self.constant if use.inputs is not None]
         self.fused = self._fused_graph()
-        edges, reached = int(self.graph.num_edges), int(self.graph.num_nodes)
+        all_pairs, reached = all_edges(self.graph)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
-        messages = 0 if self.fused is not None else edges
+        messages = 0 if self.fused is not None else all_pairs.shape[1]
         # Per layer a message on every edge, unless they are summed at once, and a few rows on every node.
         self.numbers = (messages + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
         self.most = 2**31
@@ -70,26 +70,26 @@ class LiftedPredictor:
     def _constant_uses(self) -> list[Use]:
         """The products with weights whose inputs depend on no parameter, at the trained and at other parameters."""
         engine = self.engine
-        owner = torch.zeros(int(self.graph.num_nodes), dtype=torch.long, device=self.graph.x.device)
         if engine.forward is not None:
             return []
         runs = []
         for theta, _ in engine._probes[:2]:
             moved = {n: v.detach().requires_grad_() for n, v in engine.unflatten(theta).items()}
-            with in_use, torch.enable_grad(), Uses(moved, owner) as uses:
-                functional_call(engine.model, moved, graph_arguments(engine.model, self.graph))
-            runs.append([use for use in uses.found if use.inputs is not None and use.constant])
+            with in_use, torch.enable_grad(), Uses(moved) as uses:
+                engine.called(moved, self.graph)
+            varying = uses.others | {use.name for use in uses.found if use.inputs is None or not use.constant}
+            runs.append([use for use in uses.found if use.name not in varying])
         if [use.name for use in runs[0]] != [use.name for use in runs[1]]:
             return []
         same = {
             name: all(_equal(a, b) for a, b in zip(*runs, strict=True) if a.name == name) for name in engine.parameters
         }
-        return [use for use in runs[0] if same[use.name] and use.name not in uses.others]
+        return [use for use in runs[0] if same[use.name]]
 
     def _fused_graph(self) -> Data | None:
         """The graph with a sparse adjacency, if the model takes it and gives the same outputs."""
         engine = self.engine
-        if engine.forward is not None or getattr(self.graph, "edge_attr", None) is not None:
+        if engine.forward is not None or has_values(self.graph):
             return None
         some = torch.stack([theta for theta, _ in engine._probes])
         try:
@@ -118,15 +118,13 @@ class LiftedPredictor:
             product = times(constants, weight.reshape(weight.shape[0], -1))  # (R, b h)
             products.append(product.view(len(product), b, -1))
         rest = {name: value for name, value in values.items() if name not in self.weights}
-        arguments = graph_arguments(engine.model, graph) if engine.forward is None else (graph,)
 
         def one(rest: dict[str, Tensor], products: list[Tensor]) -> Tensor:
             named = [(use.name, product) for use, product in zip(self.constant, products, strict=True)]
             with ExitStack() as modes:
                 modes.enter_context(SparseProducts(strict=strict))
                 modes.enter_context(Substitute(self.weights, named))
-                raw = engine.called(rest, arguments)
-            return raw.reshape(len(raw), -1)[self.rows]
+                return engine.called(rest, graph)[self.rows]
 
         with in_use:
             out: Tensor = vmap(one, in_dims=(0, 1), out_dims=-1)(rest, products)

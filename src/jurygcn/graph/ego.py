@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+
+from jurygcn.data.contents import EDGE_VALUES
+
+
+@dataclass(frozen=True, eq=False)
+class EgoRows:
+    """The rows of all copies that lie in one tensor: all of them, or those of a type of nodes.
+
+    Attributes:
+        owner: the copy that each row belongs to, ascending, (R,).
+        nodes: the node that each row is a copy of, (R,); ``count`` for the stand-in of everything farther away.
+        count: the number of nodes in the whole graph.
+    """
+
+    owner: Tensor
+    nodes: Tensor
+    count: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,20 +38,21 @@ class EgoGraphs:
     Attributes:
         graph: the copies, with the features and edge attributes of the nodes and edges they are copies of.
         centres: the rows of the n centres, (n,).
-        starts: where the rows of each copy begin, (n + 1,); the rows of one copy are contiguous.
-        nodes: the node that each row is a copy of, (R,); N for the stand-in of everything farther away.
+        rows: what the rows are copies of, for each type of nodes.
     """
 
     graph: Data
     centres: Tensor
-    starts: Tensor
-    nodes: Tensor
+    rows: tuple[EgoRows, ...]
 
-    @cached_property
-    def owner(self) -> Tensor:
-        """The copy that each row belongs to, (R,)."""
-        counts = self.starts.diff()
-        return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    @property
+    def size(self) -> int:
+        """The number of rows in all copies."""
+        return sum(len(rows.nodes) for rows in self.rows)
+
+    def rows_of(self, owner: Tensor) -> EgoRows | None:
+        """The rows that ``owner`` is the owner of; None if it is of something else."""
+        return next((rows for rows in self.rows if rows.owner is owner), None)
 
 
 def ego_graphs(data: Data, centres: Tensor, hops: int, *, most_rows: int) -> EgoGraphs | None:
@@ -85,14 +102,13 @@ def ego_graphs(data: Data, centres: Tensor, hops: int, *, most_rows: int) -> Ego
     edge = torch.cat([edges, order[boundary_places]])
 
     nodes = rows % width
-    starts = torch.searchsorted(rows, torch.arange(len(centres) + 1, device=device) * width)
     graph = Data(
         x=torch.cat([data.x, data.x.new_zeros(1, *data.x.shape[1:])])[nodes],
         edge_index=torch.stack([torch.searchsorted(rows, senders), torch.searchsorted(rows, receivers)]),
         num_nodes=len(rows),
     )
-    for key in ("edge_weight", "edge_attr"):
+    for key in EDGE_VALUES:
         if getattr(data, key, None) is not None:
             graph[key] = data[key][edge]
     own = torch.arange(len(centres), device=device) * width + centres.to(device)
-    return EgoGraphs(graph, torch.searchsorted(rows, own), starts, nodes)
+    return EgoGraphs(graph, torch.searchsorted(rows, own), (EgoRows(rows // width, nodes, N),))

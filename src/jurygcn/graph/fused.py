@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -11,19 +12,43 @@ from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Data
 from torch_geometric.utils import to_torch_csr_tensor
 
+from jurygcn.data.contents import EDGE_VALUES
+from jurygcn.data.heterogeneous import COUNTS, layout_of
 from jurygcn.graph.sparse import can_sum_rows, sum_rows
 
 
 def with_sparse_adjacency(data: Data) -> Data:
-    """The graph with its edges as a sparse matrix, as PyG's layers take it to sum messages without forming them."""
-    N, weights = int(data.num_nodes), getattr(data, "edge_weight", None)
-    flipped = data.edge_index.flip(0)  # rows of the matrix are the receivers
+    """The graph with its edges as a sparse matrix, as PyG's layers take it to sum messages without forming them.
+
+    A view of a HeteroData has a matrix for each relation.
+    """
+    layout, N = layout_of(data), int(data.num_nodes)
+    if layout is None:
+        adjacency = _matrix(data.edge_index, getattr(data, "edge_weight", None), (N, N), data.x)
+        return Data(x=data.x, edge_index=adjacency, num_nodes=N)
+    sizes, fused = dict(zip(layout.node_types, data[COUNTS].tolist())), copy.copy(data)
+    for key, (place, name) in layout.entries.items():
+        if name == "edge_index" and isinstance(place, tuple):
+            fused[key] = _matrix(data[key], None, (sizes[place[2]], sizes[place[0]]), data.x)
+    return fused
+
+
+def _matrix(edge_index: Tensor, weights: Tensor | None, size: tuple[int, int], like: Tensor) -> Tensor:
+    flipped = edge_index.flip(0)  # rows of the matrix are the receivers
     if weights is None:
-        weights = torch.ones(flipped.shape[1], dtype=data.x.dtype, device=data.x.device)
+        weights = torch.ones(flipped.shape[1], dtype=like.dtype, device=like.device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-        adjacency = to_torch_csr_tensor(flipped, weights, size=(N, N))
-    return Data(x=data.x, edge_index=adjacency, num_nodes=N)
+        matrix: Tensor = to_torch_csr_tensor(flipped, weights, size=size)
+    return matrix
+
+
+def has_values(data: Data) -> bool:
+    """Whether edges have values that :func:`with_sparse_adjacency` does not hold."""
+    layout = layout_of(data)
+    if layout is None:
+        return "edge_attr" in data or "edge_type" in data
+    return any(name in EDGE_VALUES for _, name in layout.entries.values())
 
 
 # What ``vmap`` would run for one model after the other.

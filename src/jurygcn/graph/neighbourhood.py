@@ -8,19 +8,31 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import k_hop_subgraph
 
+from jurygcn.data.contents import EDGE_VALUES
+
 # Edges that are processed at once, to bound memory.
 EDGES = 20_000_000
 
 
 def num_hops(model: nn.Module) -> int:
-    """The number of hops that messages travel: 1 per message-passing module, K for APPNP, SGConv and the like."""
-    hops = 0
-    for module in model.modules():
-        if isinstance(module, MessagePassing):
-            steps = getattr(module, "K", 1)
-            hops += steps if isinstance(steps, int) else 1
+    """The number of hops that messages travel: 1 per message-passing module, K for APPNP, SGConv and the like.
+
+    The modules of the relations of a heterogeneous layer pass their messages at the same time.
+    """
     weights = getattr(model, "weights", None)  # the paper's GCN shares one propagation between its layers
-    return len(weights) if isinstance(weights, nn.ParameterList) else hops
+    return len(weights) if isinstance(weights, nn.ParameterList) else _hops(model, set())
+
+
+def _hops(module: nn.Module, seen: set[nn.Module]) -> int:
+    seen.add(module)
+    own = 0
+    if isinstance(module, MessagePassing):
+        steps = getattr(module, "K", 1)
+        own = steps if isinstance(steps, int) else 1
+    children = [(name, _hops(child, seen)) for name, child in module.named_children() if child not in seen]
+    relations = len(children) > 0 and all(len(name.split("__")) > 2 for name, _ in children)  # PyG's names of relations
+    hops = [hops for _, hops in children]
+    return own + (max(hops) if relations else sum(hops))
 
 
 def local_graph(data: Data, nodes: Tensor, hops: int) -> tuple[Data, Tensor]:
@@ -36,7 +48,7 @@ def local_graph(data: Data, nodes: Tensor, hops: int) -> tuple[Data, Tensor]:
         num_nodes=data.num_nodes,
     )
     graph = Data(x=data.x[kept], edge_index=edge_index, num_nodes=len(kept))
-    for key in ("edge_weight", "edge_attr"):
+    for key in EDGE_VALUES:
         if getattr(data, key, None) is not None:
             graph[key] = data[key][edge_mask]
     return graph, positions

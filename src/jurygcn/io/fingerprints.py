@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xxhash
 from numpy.typing import NDArray
-from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 SEAL = "digest"  # the entry of a document that holds the digest of all other entries
 
-_PARTS = {  # the methods that return the parts of a sparse tensor
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+_PARTS = {  # the methods that return the parts of a sparse tensor, by the name of its layout
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 
 
@@ -85,6 +87,7 @@ def _seal(content: Mapping[str, Any], others: Iterable[Any]) -> str:
 
 def _pieces(value: Any) -> Iterator[bytes | memoryview]:
     """The value as bytes: kind, length, content."""
+    torch = sys.modules.get("torch")  # not imported for values without tensors: that takes seconds
     if value is None:
         yield _head("none", 0)
     elif isinstance(value, bool | np.bool_):
@@ -98,7 +101,7 @@ def _pieces(value: Any) -> Iterator[bytes | memoryview]:
     elif isinstance(value, bytes):
         yield _head("bytes", len(value))
         yield value
-    elif isinstance(value, Tensor):
+    elif torch is not None and isinstance(value, torch.Tensor):
         yield from _of_tensor(value)
     elif isinstance(value, np.ndarray):
         yield from _of_array(value)
@@ -110,7 +113,7 @@ def _pieces(value: Any) -> Iterator[bytes | memoryview]:
     elif is_dataclass(value) and not isinstance(value, type):
         yield from _text("dataclass", type(value).__qualname__)
         yield from _pieces({field.name: getattr(value, field.name) for field in fields(value)})
-    elif isinstance(value, torch.dtype | torch.layout):
+    elif torch is not None and isinstance(value, torch.dtype | torch.layout):
         yield from _text("torch", str(value))
     else:
         raise TypeError(f"expected plain values, tensors, mappings or dataclasses, got {type(value).__name__}")
@@ -133,17 +136,17 @@ def _sequence(kind: str, values: Sequence[Any]) -> Iterator[bytes | memoryview]:
 
 
 def _of_tensor(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    tensor = tensor.detach()
-    if tensor.layout in _PARTS:
-        whole = tensor.coalesce() if tensor.layout == torch.sparse_coo else tensor
-        parts = [getattr(whole, name)() for name in _PARTS[tensor.layout]]
+    tensor, layout = tensor.detach(), str(tensor.layout)
+    if layout in _PARTS:
+        whole = tensor.coalesce() if layout == "torch.sparse_coo" else tensor
+        parts = [getattr(whole, name)() for name in _PARTS[layout]]
         yield from _pieces((tensor.layout, tuple(tensor.shape), *parts))
         return
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if layout != "torch.strided" or tensor.is_quantized:
         raise TypeError(f"expected a dense or sparse tensor, got {tensor.layout} of {tensor.dtype}")
     dense = tensor.resolve_conj().resolve_neg().cpu().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
-    yield from _numbers(name, tuple(dense.shape), dense.reshape(-1).view(torch.uint8).numpy())
+    yield from _numbers(name, tuple(dense.shape), dense.reshape(-1).view(sys.modules["torch"].uint8).numpy())
 
 
 def _of_array(array: NDArray[Any]) -> Iterator[bytes | memoryview]:

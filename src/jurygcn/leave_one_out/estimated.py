@@ -23,23 +23,30 @@ from jurygcn.curvature import Curvature
 from jurygcn.engine import Engine
 from jurygcn.errors import JuryWarning, SettingError, SolverError
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
-from jurygcn.linalg import Prepared, Solution, Solver, choose, dominant_subspace
+from jurygcn.linalg import MEMORY, Prepared, Solution, Solver, choose, dominant_subspace
 from jurygcn.losses import FLOOR
 
 
 class LeaveOneOut:
     """Computes the jurors of one objective; factorises the curvature once.
 
-    ``positions`` are the training nodes with a juror, as positions in ``train_nodes``; all by default.
+    ``positions`` are the training nodes with a juror, as positions in ``train_nodes``; all by default. The solver's
+    matrices stay within ``memory`` (bytes).
     """
 
     def __init__(
-        self, engine: Engine, operator: Curvature, solver: str | Solver, positions: Tensor | None = None
+        self,
+        engine: Engine,
+        operator: Curvature,
+        solver: str | Solver,
+        positions: Tensor | None = None,
+        *,
+        memory: float = MEMORY,
     ) -> None:
         self.engine, self.operator = engine, operator
         self.positions = torch.arange(engine.num_train) if positions is None else positions
         self._check_impossible_labels()
-        self.choice = choose(solver, operator)
+        self.choice = choose(solver, operator, memory=memory)
         self.prepared: Prepared = self.choice.prepare(operator)
 
     def _check_impossible_labels(self) -> None:
@@ -81,8 +88,10 @@ class LeaveOneOut:
     def newton_jurors(self) -> Jurors:
         """One Newton step of the leave-one-out problem, with the curvature without node i."""
         retention, least = self._retention()  # I - M_ii
-        solution = self._solve(self._downdated(retention, least), self.positions, dtype=self.engine.source_dtype)
-        return self._jurors("newton", 1.0 / self.engine.num_train, solution, 1.0 - least[self.positions])
+        whitened = self._whitened()
+        whitened[self.positions] = self._downdated(retention, least)
+        solution = self._solve(whitened, self.positions, dtype=self.engine.source_dtype)
+        return self._jurors("newton", 1.0 / self.engine.num_train, solution, 1.0 - least)
 
     def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
         r"""Newton or influence jurors, projected on the ``rank`` directions that contain most of their steps.
@@ -92,12 +101,12 @@ class LeaveOneOut:
         gives :math:`L_i^T J_i \delta_i = M_{ii} \tilde w_i` and
         :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
         """
-        n, loss, z = self.engine.num_train, self.engine.loss, self._outputs
+        n, loss, at = self.engine.num_train, self.engine.loss, self.positions
         retention, least = self._retention()
-        w = self._downdated(retention, least) if how == "newton" else self._whitened()
+        w = self._downdated(retention, least) if how == "newton" else self._whitened()[at]
         Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
-        factor = self.prepared.factor.cast(self.engine.source_dtype)
-        gradients = factor.each(w.to(self.engine.source_dtype))[self.positions] / n**0.5  # J_i^T L_i = sqrt(n) U_i^T
+        factor = self.prepared.factor.subset(at).cast(self.engine.source_dtype)
+        gradients = factor.each(w.to(self.engine.source_dtype)) / n**0.5  # J_i^T L_i = sqrt(n) U_i^T
         residuals: list[float] = []
 
         def solve(block: Tensor) -> Tensor:
@@ -106,20 +115,21 @@ class LeaveOneOut:
             return solution.value
 
         directions, coefficients = dominant_subspace(gradients, solve, rank=rank)
-        energy = float((w * Mw)[self.positions].sum()) / n
+        energy = float((w * Mw).sum()) / n
         held = float(coefficients.double().square().sum())
         return CompressedJurors(
             directions=directions.T.contiguous(),
             coefficients=coefficients,
-            own_outputs=(self.engine.train_outputs + loss.change(z, Mw))[self.positions],
+            own_outputs=self.engine.train_outputs[at] + loss.change(self._outputs[at], Mw),
             discarded=max(0.0, 1.0 - held / energy) if energy > 0 else 0.0,
             leave_out=how,
             solver=self.choice.name,
             reason=self.choice.reason,
             residual=max(residuals),
             iterations=len(residuals),
-            leverage=1.0 - least[self.positions],
+            leverage=1.0 - least,
             dropout_masks=self.dropout_masks,
+            why_slow=self.operator.expected.why_slow if self.operator.expected is not None else "",
         )
 
     def _check_ggn(self) -> None:
@@ -159,6 +169,7 @@ class LeaveOneOut:
             iterations=solution.iterations,
             leverage=leverage,
             dropout_masks=self.dropout_masks,
+            why_slow=self.operator.expected.why_slow if self.operator.expected is not None else "",
         )
 
     def _whitened(self) -> Tensor:
@@ -176,18 +187,19 @@ class LeaveOneOut:
         return self.operator.expected.outputs if self.operator.expected is not None else self.engine.train_outputs
 
     def _downdated(self, retention: Tensor, least: Tensor) -> Tensor:
-        r"""Whitened residuals for the leave-one-out curvature: :math:`(I - M_{ii})^{-1} w_i`, (n, K)."""
+        r"""Whitened residuals for the leave-one-out curvature: :math:`(I - M_{ii})^{-1} w_i`, (jurors, K)."""
         if not float(least.min()) > self.prepared.least_retention:
-            node = int(self.engine.train_nodes[int(least.argmin())])
+            node = int(self.engine.train_nodes[self.positions[int(least.argmin())]])
             raise SolverError(
                 f"expected leverages below 1, got 1 at node {node}, whose label alone determines the model in some "
                 "direction; pass the weight decay it was trained with, add damping, or use leave_out='influence'"
             )
-        downdated: Tensor = torch.linalg.solve(retention, self._whitened().unsqueeze(-1)).squeeze(-1)
+        whitened = self._whitened()[self.positions]
+        downdated: Tensor = torch.linalg.solve(retention, whitened.unsqueeze(-1)).squeeze(-1)
         return downdated
 
     def _retention(self) -> tuple[Tensor, Tensor]:
-        r""":math:`I - M_{ii}` for every training node, (n, K, K), and its smallest eigenvalue, (n,)."""
+        r""":math:`I - M_{ii}` for every juror's node, (jurors, K, K), and its smallest eigenvalue, (jurors,)."""
         self._check_ggn()
-        retention = self.prepared.retention()
+        retention = self.prepared.retention(self.positions)
         return retention, torch.linalg.eigvalsh(retention)[:, 0]

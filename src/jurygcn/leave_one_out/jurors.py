@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
+
+from jurygcn.checks import check_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,6 +18,7 @@ class Jurors:
 
     Attributes:
         dropout_masks: the draws of dropout that the derivatives are averages over; 0 for eval mode.
+        why_slow: why derivatives were taken row by row, in words; empty if they were not.
     """
 
     steps: Tensor
@@ -25,6 +29,7 @@ class Jurors:
     iterations: int
     leverage: Tensor | None = None
     dropout_masks: int = 0
+    why_slow: str = ""
 
     @property
     def count(self) -> int:
@@ -36,8 +41,9 @@ class Jurors:
 class CompressedJurors:
     r"""Many jurors as combinations of a few common directions, :math:`\delta_i \approx V c_i`.
 
-    The directions are orthonormal in the curvature H, so the loss is measured by its effect on predictions. A juror's
-    prediction at its own node comes from the whole :math:`\delta_i`, to first order.
+    Steps are measured by :math:`\delta^T H \delta`: how much a step changes the predictions of the training nodes. The
+    directions are orthonormal in this measure, so ``discarded`` is the share of the steps' effect that they lose. A
+    juror's prediction at its own node comes from the whole :math:`\delta_i`, to first order.
 
     Shapes: directions (k, P), coefficients (n, k), own_outputs (n, C) the logits of juror i at its own node.
 
@@ -56,6 +62,7 @@ class CompressedJurors:
     iterations: int
     leverage: Tensor
     dropout_masks: int = 0
+    why_slow: str = ""
 
     @property
     def count(self) -> int:
@@ -63,6 +70,30 @@ class CompressedJurors:
         return len(self.coefficients)
 
     @property
+    def rank(self) -> int:
+        """The number of directions."""
+        return len(self.directions)
+
+    def in_fewer(self, rank: int) -> CompressedJurors:
+        """The same jurors in the first ``rank`` directions, which contain more of their steps than any others."""
+        kept, whole = (c.double().square().sum() for c in (self.coefficients[:, :rank], self.coefficients))
+        share = float(kept / whole) if float(whole) > 0 else 1.0
+        return replace(
+            self,
+            directions=self.directions[:rank],
+            coefficients=self.coefficients[:, :rank].contiguous(),
+            discarded=1.0 - share * (1.0 - self.discarded),
+        )
+
+    @property
     def steps(self) -> Tensor:
         """The compressed steps themselves, (n, P)."""
         return self.coefficients @ self.directions
+
+
+def draw_positions(n: int, max_jurors: int | None) -> Tensor:
+    """Which training nodes get a juror: all, or some drawn at random (always the same for the same numbers)."""
+    if max_jurors is None or max_jurors == n:
+        return torch.arange(n)
+    check_count(max_jurors, "max_jurors", most=n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:max_jurors].sort().values

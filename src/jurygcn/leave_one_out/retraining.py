@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from joblib import Parallel, delayed
@@ -17,6 +18,8 @@ from torch_geometric.data import Data
 
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
 from jurygcn.data import check_nodes
+from jurygcn.data.contents import EDGE_VALUES
+from jurygcn.data.heterogeneous import as_given, layout_of, without_node_of_type
 from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
 from jurygcn.models.copies import independent_copy
@@ -24,7 +27,7 @@ from jurygcn.models.training import Recipe, reset, train
 from jurygcn.parallel import safe_path
 from jurygcn.progress import progress_bar
 
-Fit = Callable[[nn.Module, Data, Tensor, Tensor], object]
+Fit = Callable[[nn.Module, Any, Tensor, Tensor], object]
 
 # Jurors that are trained at once; affects memory, not the result.
 STACK = 64
@@ -39,7 +42,7 @@ class Retraining:
         start: "cold" draws the initial parameters from ``seed``; "warm" starts from the trained ones.
         remove: "loss" leaves out the node's loss (the paper); "node" also removes the node from the graph.
         fit: your own training function, called as ``fit(model, data, train_nodes, node_weights)`` on a copy of the
-            model.
+            model; ``data`` is a HeteroData if the jury was made from one.
         processes: number of processes for jurors that cannot be trained at once; None uses all cores.
         progress: show a bar.
     """
@@ -132,7 +135,7 @@ def _train_one(engine: Engine, source: nn.Module, settings: Retraining, position
         data = without_node(data, node)
     weights = _weights_without(engine.num_train, torch.tensor([position]))[0]
     if settings.fit is not None:
-        settings.fit(model, data, engine.train_nodes, weights)
+        settings.fit(model, as_given(data), engine.train_nodes, weights)
     else:
         train(
             model,
@@ -153,10 +156,12 @@ def _train_one(engine: Engine, source: nn.Module, settings: Retraining, position
 def without_node(data: Data, node: int) -> Data:
     """The graph without the edges of ``node``; the node itself stays, so that all indices stay valid."""
     (node,) = check_nodes([node], data, what="node").tolist()
+    if layout_of(data) is not None:
+        return without_node_of_type(data, node)
     kept = (data.edge_index != node).all(dim=0)
     cut = copy.copy(data)
     cut.edge_index = data.edge_index[:, kept]
-    for key in ("edge_weight", "edge_attr"):
+    for key in EDGE_VALUES:
         if getattr(data, key, None) is not None:
             cut[key] = data[key][kept]
     return cut

@@ -1,7 +1,7 @@
 """Linear algebra on torch tensors: symmetric operators and solvers of A X = B, independent of graphs and models."""
 
 from .cg import CG
-from .choose import SOLVERS, Choice, check_solver, choose
+from .choose import MEMORY, NEVER_REFUSED, SOLVERS, Choice, check_solver, choose
 from .direct import Direct
 from .dual import Dual
 from .minres import MINRES
@@ -22,7 +22,9 @@ from .subspace import dominant_subspace
 
 __all__ = [
     "CG",
+    "MEMORY",
     "MINRES",
+    "NEVER_REFUSED",
     "SOLVERS",
     "Choice",
     "DenseFactor",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -10,8 +12,9 @@ from torch import Tensor
 
 from ..errors import SolverError
 from .krylov import check_settings, iterate
-from .operator import Operator
-from .solution import Prepared, Solution, require_finite
+from .nystrom import Nystrom
+from .operator import LowRankOperator, Operator
+from .solution import Prepared, Solution, require, require_finite
 
 
 @dataclass(frozen=True)
@@ -23,17 +26,21 @@ class CG:
     Args:
         tolerance: the relative residual ‖A x − b‖ / ‖b‖ that every column must reach.
         max_iterations: None: 10 P, at least 1,000 and at most 10,000.
+        sketch: the number of directions of a Nyström preconditioner; 0 for none. It needs the form diag + UᵀU with a
+            positive diagonal.
     """
 
     tolerance: float = 1e-8
     max_iterations: int | None = None
+    sketch: int = 0
     name: ClassVar[str] = "cg"
 
     def __post_init__(self) -> None:
         check_settings(self.tolerance, self.max_iterations)
+        require(self.sketch >= 0, "sketch", ">= 0", self.sketch)
 
     def prepare(self, operator: Operator) -> PreparedCG:
-        """No preparation; `solve` checks in each search direction that the operator is positive definite."""
+        """The preconditioner, if there is one; `solve` checks in each search direction that A is positive definite."""
         return PreparedCG(operator, self)
 
 
@@ -53,18 +60,33 @@ class PreparedCG(Prepared):
         return iterate(
             self.operator,
             block,
-            sweep,
+            partial(sweep, precondition=self.precondition),
             solver=CG.name,
             tolerance=self.settings.tolerance,
             max_iterations=self.settings.max_iterations,
         )
 
+    @cached_property
+    def precondition(self) -> Callable[[Tensor], Tensor]:
+        """R -> M⁻¹ R with M close to A, or R itself."""
+        if not self.settings.sketch or not isinstance(self.operator, LowRankOperator) or not self.operator.definite:
+            return lambda block: block
+        return Nystrom.of(self.operator, self.settings.sketch)
 
-def sweep(operator: Operator, defect: Tensor, target: float, budget: int) -> tuple[Tensor, int]:
+
+def sweep(
+    operator: Operator,
+    defect: Tensor,
+    target: float,
+    budget: int,
+    *,
+    precondition: Callable[[Tensor], Tensor] = lambda block: block,
+) -> tuple[Tensor, int]:
     """At most `budget` steps towards A⁻¹ defect, until every column's residual is below the target."""
     value, columns = torch.empty_like(defect), torch.arange(defect.shape[1], device=defect.device)
-    x, r, p = torch.zeros_like(defect), defect, defect
-    rho = (r * r).sum(0)
+    x, r = torch.zeros_like(defect), defect
+    p = z = precondition(r)
+    rho = (r * z).sum(0)
     for iteration in range(1, budget + 1):
         q = operator.matmul(p)
         curvature = (p * q).sum(0)
@@ -72,15 +94,16 @@ def sweep(operator: Operator, defect: Tensor, target: float, budget: int) -> tup
         step = rho / curvature
         x = x + step * p
         r = r - step * q
-        rho_before, rho = rho, (r * r).sum(0)
-        keep = rho > target**2
+        z = precondition(r)
+        rho_before, rho = rho, (r * z).sum(0)
+        keep = (r * r).sum(0) > target**2
         if not bool(keep.all()):
             value[:, columns[~keep]] = x[:, ~keep]
             if not bool(keep.any()):
                 return value, iteration
-            x, r, p = x[:, keep], r[:, keep], p[:, keep]
+            x, r, z, p = x[:, keep], r[:, keep], z[:, keep], p[:, keep]
             rho, rho_before, columns = rho[keep], rho_before[keep], columns[keep]
-        p = r + (rho / rho_before) * p
+        p = z + (rho / rho_before) * p
     value[:, columns] = x
     return value, budget
 

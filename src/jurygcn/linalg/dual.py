@@ -129,11 +129,12 @@ class PreparedDual(Prepared):
         inverse = torch.cholesky_inverse(self.cholesky)
         return inverse if self.undecayed is None else self.undecayed.reduced(inverse)
 
-    def retention(self) -> Tensor:
-        """The diagonal blocks of (I + K)⁻¹, accurate even where M is close to I. Shapes: (n, K, K)."""
+    def retention(self, terms: Tensor | None = None) -> Tensor:
+        """The diagonal blocks of (I + K)⁻¹, accurate even where M is close to I. Shapes: (n, K, K) or (s, K, K)."""
         K = self.factor.block
         n = self.factor.rows // K
-        return self.capacitance_inverse.view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+        blocks = self.capacitance_inverse.view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        return blocks.contiguous() if terms is None else blocks[terms]
 
     def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
         """A⁻¹ U_iᵀ w_i = d⁻¹ Uᵀ (I + K)⁻¹_{:,i} w_i, computed in the dual space until the last product with Uᵀ."""

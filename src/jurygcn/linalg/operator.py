@@ -68,6 +68,9 @@ class Factor(Protocol):
     def cast(self, dtype: torch.dtype) -> Factor:
         """The same rows in another precision."""
 
+    def subset(self, terms: Tensor) -> Factor:
+        """The rows of some terms. Shapes: terms (s,)."""
+
     def each(self, weights: Tensor) -> Tensor:
         """U_iᵀ w_i for every term. Shapes: (n, K) -> (n, P)."""
 
@@ -152,6 +155,10 @@ class DenseFactor:
     def cast(self, dtype: torch.dtype) -> DenseFactor:
         """The same rows in another precision."""
         return DenseFactor(self.matrix.to(dtype), self.block)
+
+    def subset(self, terms: Tensor) -> DenseFactor:
+        """The rows of some terms."""
+        return DenseFactor(self._terms[terms].flatten(0, 1), self.block)
 
     def each(self, weights: Tensor) -> Tensor:
         """U_iᵀ w_i for every term. Shapes: (n, K) -> (n, P)."""

@@ -58,25 +58,34 @@ class Prepared(ABC):
     def solve(self, block: Tensor) -> Solution:
         """Solve A X = B. Shapes: (P, k) -> Solution with value (P, k)."""
 
-    def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:  # noqa: ARG002
-        """A⁻¹ U_iᵀ w_i for some terms i; a solver may return it in the lower precision ``dtype``.
+    def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
+        """A⁻¹ U_iᵀ w_i for some terms i, some columns at a time; a solver may return it in the lower precision
+        ``dtype``.
 
         Shapes: weights (n, K), terms (s,) -> Solution with value (P, s).
         """
-        return self.solve(self.factor.each(weights)[terms].mT.contiguous())
+        rows = self.factor.subset(terms).each(weights[terms])  # (s, P)
+        value = rows.new_empty(rows.shape[1], len(rows), dtype=dtype)
+        worst, iterations, converged = 0.0, 0, True
+        for start in range(0, len(rows), COLUMNS):
+            found = self.solve(rows[start : start + COLUMNS].mT.contiguous())
+            value[:, start : start + COLUMNS] = found.value
+            worst, iterations = max(worst, found.residual), max(iterations, found.iterations)
+            converged, solver = converged and found.converged, found.solver
+        return Solution(value, worst, iterations, solver, converged)
 
-    def retention(self) -> Tensor:
-        """I − M_ii with M_ii = U_i A⁻¹ U_iᵀ for every term: leaving term i out inverts it, (n, K, K)."""
-        rows, K = self.factor.rows, self.factor.block
-        eye = torch.eye(rows, dtype=self.operator.dtype, device=self.operator.device)
-        step = max(1, COLUMNS // K) * K
+    def retention(self, terms: Tensor | None = None) -> Tensor:
+        """I − M_ii with M_ii = U_i A⁻¹ U_iᵀ for all or some terms: leaving term i out inverts it, (s, K, K)."""
+        K = self.factor.block
+        if terms is None:
+            terms = torch.arange(self.factor.rows // K)
         blocks = []
-        for start in range(0, rows, step):
-            solved = self.solve(self.factor.transpose_matmul(eye[:, start : start + step])).value  # A⁻¹ U_iᵀ
-            M = self.factor.matmul(solved)[start : start + step]
-            terms = M.shape[0] // K
-            blocks.append(M.view(terms, K, terms, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1))
-        return torch.eye(K, dtype=eye.dtype, device=eye.device) - torch.cat(blocks)
+        for some in terms.split(max(1, COLUMNS // K)):
+            factor, count = self.factor.subset(some), len(some)
+            eye = torch.eye(count * K, dtype=self.operator.dtype, device=self.operator.device)
+            M = factor.matmul(self.solve(factor.transpose_matmul(eye)).value)  # U_i A⁻¹ U_jᵀ
+            blocks.append(M.view(count, K, count, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1))
+        return torch.eye(K, dtype=self.operator.dtype, device=self.operator.device) - torch.cat(blocks)
 
     @property
     def factor(self) -> Factor:
@@ -152,16 +161,21 @@ def solve_and_refine(
     solver: str,
     tolerance: float,
     condition: float,
+    product: Callable[[Tensor], Tensor] | None = None,
 ) -> Solution:
-    """Apply a factorised inverse, then refine x ← x + A⁻¹(b − A x) while this reduces the residual."""
+    """Apply a factorised inverse, then refine x ← x + A⁻¹(b − A x) while this reduces the residual.
+
+    ``product`` is X -> A X if there is a cheaper way than the operator's own.
+    """
     block, norms = unit_columns(operator, block)
+    matmul = product or operator.matmul
     value, solves = inverse(block), 1
-    defect = block - operator.matmul(value)
+    defect = block - matmul(value)
     residual = largest_norm(defect)
     while residual > 1e5 * torch.finfo(operator.dtype).eps and solves < 4:
         candidate = value + inverse(defect)
         solves += 1
-        defect = block - operator.matmul(candidate)
+        defect = block - matmul(candidate)
         if not largest_norm(defect) < residual:
             break
         value, residual = candidate, largest_norm(defect)

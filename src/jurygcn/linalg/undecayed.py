@@ -83,6 +83,13 @@ class UndecayedPart:
         return self.basis @ (torch.cholesky_solve(inner, self.cholesky) / self.sizes[:, None])
 
 
+def undetermined_directions(corner: Tensor) -> Tensor:
+    """The directions of undecayed parameters that nothing determines, from their block U₂ᵀU₂, (P₂, P₂) -> (P₂, r)."""
+    sizes, directions = torch.linalg.eigh(corner)
+    undetermined: Tensor = directions[:, sizes <= UNDETERMINED**2 * sizes[-1]]
+    return undetermined
+
+
 def _range_of(factor: Factor, free: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Q and σ of U₂ U₂ᵀ, without undetermined directions, (k, r) and (r,)."""
     if int(free.sum()) < factor.rows:

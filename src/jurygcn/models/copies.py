@@ -6,9 +6,11 @@ import copy
 import threading
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
+from torch_geometric.nn.to_hetero_transformer import get_dict
 
 from jurygcn.errors import ModelError
 
@@ -40,7 +42,29 @@ def independent_copy(model: nn.Module) -> nn.Module:
             module.cached = False  # type: ignore[assignment]
         for name in kept:
             setattr(module, name, None)
+        if isinstance(module, fx.GraphModule):
+            module._tracer_cls = KeepDictionaries
     return twin
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise ModelError if a lazy layer does not know its sizes yet."""
+    waiting = [name for name, p in [*model.named_parameters(), *model.named_buffers()] if is_lazy(p)]
+    if waiting:
+        raise ModelError(
+            f"expected parameters with sizes, got lazy ones that were never run ({waiting[0]}); call the model once on "
+            "the graph before it is trained, for example model(data.x_dict, data.edge_index_dict)"
+        )
+
+
+class KeepDictionaries(fx.Tracer):
+    """Traces a ``to_hetero`` model when it is unpickled, without tracing through PyG's treatment of dictionaries.
+
+    Without this the model fails in another process if one of its optional dictionaries is not given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=(get_dict,))
 
 
 def undress(model: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from jurygcn.ambient import plain_torch
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
-from jurygcn.data import check_graph, check_nodes, check_targets, ordinary
+from jurygcn.data import check_graph, check_nodes, check_targets, graph_of, ordinary
+from jurygcn.data.heterogeneous import layout_of
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.losses import loss_named
+from jurygcn.models.calling import Forward, call
+from jurygcn.models.copies import check_initialised
 from jurygcn.models.dropout_field import DropoutField
 from jurygcn.models.gcn import GCN, is_plain
 from jurygcn.models.receptive_field import ReceptiveField
@@ -65,7 +67,7 @@ class Stopping:
 @plain_torch()
 def train(
     model: nn.Module,
-    data: Data,
+    data: Data | HeteroData,
     train_nodes: Tensor,
     *,
     epochs: int = Recipe.epochs,
@@ -75,7 +77,8 @@ def train(
     node_weights: Tensor | None = None,
     val_nodes: Tensor | None = None,
     patience: int | None = None,
-    forward: Callable[[nn.Module, Data], Tensor] | None = None,
+    forward: Forward | None = None,
+    node_type: str | None = None,
     warm_start: bool = False,
     seed: int = 0,
     progress: bool = False,
@@ -88,13 +91,15 @@ def train(
     model; ``warm_start=True`` continues from the current parameters. With ``val_nodes`` and ``patience``
     training stops once the validation loss has not improved for that many epochs, and the best
     parameters are kept. ``forward(model, data)`` gives the logits of models that are not called as
-    ``model(x, edge_index)``. The model is left in eval mode. Global random state is not touched.
+    ``model(x, edge_index)``. In a ``HeteroData`` the nodes are those of ``node_type``, and the model is called as
+    ``model(x_dict, edge_index_dict)``. The model is left in eval mode. Global random state is not touched.
 
     Implements: Eq. (2)
     """
     objective = loss_named(loss)
-    data = check_graph(data)
+    data = check_graph(graph_of(data, node_type))
     train_nodes = check_nodes(train_nodes, data, what="train_nodes")
+    check_initialised(model)
     if (val_nodes is None) != (patience is None):
         raise SettingError(
             "expected both val_nodes and patience for early stopping, got one of them; pass both or neither"
@@ -241,7 +246,7 @@ def outputs_at(
     model: nn.Module,
     data: Data,
     nodes: Tensor,
-    forward: Callable[[nn.Module, Data], Tensor] | None = None,
+    forward: Forward | None = None,
 ) -> Callable[[], Tensor]:
     """A function that returns the logits of ``nodes`` for the model's current parameters and mode.
 
@@ -249,34 +254,23 @@ def outputs_at(
     compute them on the whole graph.
     """
     data = ordinary(data)
-    if forward is not None:
-        graph = ordinary(data, dtype=_dtype_for(model, data))
-        return lambda: forward(model, graph)[nodes]
-    if hasattr(model, "outputs_at"):
+    own_way = forward is None and layout_of(data) is None
+    if own_way and hasattr(model, "outputs_at"):
         own: Callable[[], Tensor] = model.outputs_at(data, nodes)  # type: ignore[operator]
         return own
-    if is_plain(model):
+    if own_way and is_plain(model):
         assert isinstance(model, GCN)
         field = ReceptiveField.of(model, data, nodes)
         with_dropout = DropoutField(field, data.x, model.dropout) if model.dropout > 0 else field
         return lambda: (with_dropout if model.training else field).logits(list(model.weights))
-    arguments = graph_arguments(model, ordinary(data, dtype=_dtype_for(model, data)))
-    return lambda: model(*arguments)[nodes]
+    graph = ordinary(data, dtype=_dtype_for(model, data))
+    return lambda: call(model, graph, forward)[nodes]
 
 
 def _dtype_for(model: nn.Module, data: Data) -> torch.dtype:
     """The features' dtype if the model has parameters of that dtype, else the model's."""
     known = [p.dtype for p in model.parameters()]
     return data.x.dtype if data.x.dtype in known or not known else known[0]
-
-
-def graph_arguments(model: nn.Module, data: Data) -> tuple[Any, ...]:
-    """The positional arguments of ``model(x, edge_index[, edge_weight or edge_attr])`` for ``data``."""
-    arguments = [data.x, data.edge_index]
-    third = list(inspect.signature(model.forward).parameters)[2:3]
-    if third and third[0] in ("edge_weight", "edge_attr") and getattr(data, third[0], None) is not None:
-        arguments.append(getattr(data, third[0]))
-    return tuple(arguments)
 
 
 def _snapshot(model: nn.Module) -> dict[str, Tensor]:

@@ -59,7 +59,8 @@ function histogram() {
       base += count;
     }
   });
-  const legend = make('div', { class: 'legend' }, names.map((key) => make('span', {}, make('i', { class: colours[key] }), said[key])));
+  const total = (key) => whole(series[key].reduce((sum, count) => sum + count, 0));
+  const legend = make('div', { class: 'legend' }, names.map((key) => make('span', {}, make('i', { class: colours[key] }), `${said[key]} (${total(key)})`)));
   const rest = leftOut ? ` ${whole(leftOut)} infinite values are left out.` : '';
   return figure('Distribution of scores', `High ${name} means uncertain, so errors should be on the right.${rest}`, svg, legend);
 }
@@ -74,16 +75,22 @@ function sizes() {
   const { svg, x, y } = plane('Number of labels in the sets', marks, ticks(0, Math.max(...counts), 4), 'labels in the set', 'nodes');
   counts.slice(0, last + 1).forEach((count, size) => svg.append(draw('rect', {
     class: 'fill-right', x: x(size - 0.4), width: x(size + 0.4) - x(size - 0.4), y: y(count), height: y(0) - y(count),
-  }, draw('title', {}, `${whole(count)} nodes with ${size} labels`))));
+  }, draw('title', {}, `${whole(count)} nodes with ${size} labels`)), count && last < 12
+    ? draw('text', { class: 'tick', x: x(size), y: Math.max(y(count) - 3, 10), 'text-anchor': 'middle' }, whole(count)) : ''));
   return figure('Set sizes', `Label sets at level ${data.alpha}. An empty set means that no class fits.`, svg);
 }
 
-function curve(xs, ys, title, words, xName, yName, { low, diagonal, tips }) {
+function curve(xs, ys, title, words, xName, yName, { low, diagonal, tips, counts = null }) {
   const left = diagonal ? low : 0;
   const { svg, x, y } = plane(`${title}. ${words}`, percentTicks(left, 1, 5), percentTicks(low, 1, 5), xName, yName);
   if (diagonal) svg.append(draw('line', { class: 'goal', x1: x(left), y1: y(left), x2: x(1), y2: y(1) }));
   svg.append(draw('polyline', { class: 'curve', points: xs.map((value, k) => `${x(value)},${y(ys[k])}`).join(' ') }));
   xs.forEach((value, k) => svg.append(draw('circle', { class: 'point', cx: x(value), cy: y(ys[k]), r: diagonal ? 4 : 2 }, draw('title', {}, tips(k)))));
+  if (counts) {
+    xs.forEach((value, k) => svg.append(draw('text', {
+      class: 'tick caption', x: x(value), y: y(ys[k]) + (ys[k] > 0.85 ? 16 : -8), 'text-anchor': 'middle',
+    }, whole(counts[k]))));
+  }
   return figure(title, words, svg);
 }
 
@@ -92,27 +99,27 @@ const roundDown = (values) => Math.max(0, Math.floor(10 * Math.min(...values) - 
 function reliabilityChart() {
   const { confidence, accuracy, count, ece } = data.charts.reliability;
   return curve(confidence, accuracy, 'Reliability',
-    `The model is calibrated on the dashed line and underconfident above it. Expected calibration error ${percent(ece)}.`,
+    `The model is calibrated on the dashed line and underconfident above it. Expected calibration error ${percent(ece)}. Beside the points: numbers of test nodes.`,
     'predicted probability, %', 'accuracy, %',
-    { low: 0, diagonal: true, tips: (k) => `${whole(count[k])} nodes: probability ${percent(confidence[k])}, accuracy ${percent(accuracy[k])}` });
+    { low: 0, diagonal: true, counts: count, tips: (k) => `${whole(count[k])} nodes: probability ${percent(confidence[k])}, accuracy ${percent(accuracy[k])}` });
 }
 
 function levelChart() {
-  const { target, coverage, size } = data.charts.levels;
-  return curve(target, coverage, 'Coverage of label sets', 'Share of sets that contain the true label, by target coverage. Dashed: coverage equals the target.',
+  const { target, coverage, size, nodes } = data.charts.levels;
+  return curve(target, coverage, 'Coverage of label sets', `Share of the sets of ${whole(nodes)} test nodes that contain the true label, by target coverage. Dashed: coverage equals the target.`,
     'target, %', 'coverage, %',
     { low: roundDown([...coverage, ...target]), diagonal: true, tips: (k) => `target ${percent(target[k])}, coverage ${percent(coverage[k])}, ${size[k]} labels on average` });
 }
 
 function riskChart() {
-  const { kept, accuracy } = data.charts.risk;
-  return curve(kept, accuracy, 'Selective accuracy', 'Accuracy on the least uncertain nodes, if people decide the others.',
+  const { kept, accuracy, nodes } = data.charts.risk;
+  return curve(kept, accuracy, 'Selective accuracy', `Accuracy on the least uncertain of ${whole(nodes)} test nodes, if people decide the others.`,
     'nodes kept, %', 'accuracy, %',
-    { low: roundDown(accuracy), diagonal: false, tips: (k) => `${percent(kept[k])} kept: accuracy ${percent(accuracy[k])}` });
+    { low: roundDown(accuracy), diagonal: false, tips: (k) => `${whole(Math.round(kept[k] * nodes))} nodes (${percent(kept[k])}) kept: accuracy ${percent(accuracy[k])}` });
 }
 
 function groupChart(group) {
-  const { left, right, width } = { ...BOX, left: 104, right: 52 };
+  const { left, right, width } = { ...BOX, left: 118, right: 92 };
   const height = 26 * group.group.length + 24;
   const x = (value) => left + value * (width - left - right);
   const asked = 1 - data.alpha;
@@ -120,10 +127,10 @@ function groupChart(group) {
   group.group.forEach((name, k) => {
     const top = 26 * k + 4;
     svg.append(
-      draw('text', { class: 'tick', x: left - 6, y: top + 13, 'text-anchor': 'end' }, shorten(name, 14), draw('title', {}, name)),
+      draw('text', { class: 'tick', x: left - 6, y: top + 13, 'text-anchor': 'end' }, squeeze(name, 20), draw('title', {}, name)),
       draw('rect', { class: 'fill-right', x: left, y: top, height: 18, width: Math.max(1, x(group.coverage[k]) - left) },
         draw('title', {}, `${name}: ${percent(group.coverage[k])} of ${whole(group.nodes[k])} nodes`)),
-      draw('text', { class: 'tick', x: width - right + 5, y: top + 13 }, percent(group.coverage[k]).replace(' ', '')),
+      draw('text', { class: 'tick', x: width - right + 5, y: top + 13 }, `${percent(group.coverage[k])} of ${whole(group.nodes[k])}`),
     );
   });
   svg.append(draw('line', { class: 'goal', x1: x(asked), x2: x(asked), y1: 0, y2: height - 20 }),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -11,13 +10,14 @@ import torch
 from torch import Tensor
 
 from jurygcn.data import check_nodes, labelled
+from jurygcn.data.heterogeneous import all_edges
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 from jurygcn.diagnostics.influence import influence_of_labels
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import distance_to_labels
 from jurygcn.jury import Jury
-from jurygcn.report.diagnostics_text import checkup_words
+from jurygcn.report.diagnostics_text import caution, checkup_words
 from jurygcn.report.document import Report, rounded
 from jurygcn.report.measures import MeasuredVerdict, charts, headline
 from jurygcn.verdict import Verdict
@@ -53,19 +53,20 @@ def report_on(
             "use one jury per target"
         )
     if fidelity is not None:
-        verdict = replace(verdict, grounds=replace(verdict.grounds, agreement=fidelity.agreement))
+        verdict = verdict.compared(fidelity.agreement)
     found = _tested(jury, verdict, test_nodes, alpha)
     position = torch.full((int(jury.data.num_nodes),), -1)
     position[verdict.nodes] = torch.arange(len(verdict))
     order = position[verdict.ranking()]
     rows, detailed = order[:MAX_ROWS], order[: max(0, details)]
-    name = getattr(jury.data, "name", None)
+    name = getattr(jury.data, "name", None) or (f"{jury.node_type} nodes" if jury.node_type else None)
     edges = _edges(jury, verdict.nodes[detailed])
     content = {
         "title": title or (f"Verdict on {name}" if name else "Verdict"),
         "kind": "classes" if found.classify else "target",
         "classes": _class_names(verdict) if found.classify else [],
         "alpha": alpha if found.classify else verdict.alpha,
+        "caution": caution(verdict.claim(found.alpha), health, fidelity),
         "headline": headline(found),
         "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),
         "columns": _columns(found),
@@ -91,9 +92,10 @@ def _tested(jury: Jury, verdict: Verdict, test_nodes: Tensor | Sequence[int] | N
         if len(test_nodes):
             asked[check_nodes(test_nodes, data, what="test_nodes")] = True
         tested &= asked
-    pairs = _pairs(data.edge_index)
-    degree = torch.bincount(pairs.flatten(), minlength=N)
-    distance = torch.from_numpy(distance_to_labels(pairs, jury.train_nodes, num_nodes=N))
+    joined, everyone = all_edges(data)
+    pairs = _pairs(joined)
+    degree = torch.bincount(pairs.flatten(), minlength=everyone)[:N]
+    distance = torch.from_numpy(distance_to_labels(pairs, jury.train_nodes, num_nodes=everyone))[:N]
     truth = data.y.reshape(N, -1)[:, 0]
     where = tested[nodes].nonzero()[:, 0]
     return MeasuredVerdict(verdict, truth[nodes], known[nodes], where, degree[nodes], distance[nodes], alpha)
@@ -146,6 +148,7 @@ def _columns(found: MeasuredVerdict) -> list[dict[str, str]]:
         ]
     missing = {"truth"} if not found.known.any() else set()
     missing |= {"jury_class", "jury_doubt"} if found.verdict.advice is None else set()
+    missing |= {"doubt"} if not len(found.verdict.neighbour_doubt) else set()
     rows = [row for row in rows if row[0] not in missing]
     return [dict(zip(("key", "title", "kind", "help"), row)) for row in rows]
 
@@ -166,7 +169,8 @@ def _rows(jury: Jury, found: MeasuredVerdict, rows: Tensor) -> dict[str, list[An
         columns |= {"sets": [row.nonzero()[:, 0].tolist() for row in sets], "set": index.tolist()}
         columns["prediction"] = verdict.predicted_class[rows].tolist()
         columns["size"] = verdict.set_size(found.alpha)[rows].tolist()
-        values |= {"probability": verdict.outputs.amax(dim=1), "doubt": verdict.neighbour_doubt}
+        values |= {"probability": verdict.outputs.amax(dim=1)}
+        values |= {"doubt": verdict.neighbour_doubt} if len(verdict.neighbour_doubt) else {}
         values |= {"credibility": verdict.credibility, "ambiguity": verdict.ambiguity}
         if verdict.advice is not None:
             columns["jury_class"] = verdict.jury_class[rows].tolist()
@@ -223,11 +227,22 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         f"{len(verdict):,} nodes, {count:,} jurors. A juror is the model without one of its training labels, "
         f"{how[jury.jurors.leave_out]}."
     ]
-    claim = verdict.claim(found.alpha).words
-    said.append(f"{'Label sets' if found.classify else 'Intervals'}: {claim[0].lower()}{claim[1:]}")
+    claim = verdict.claim(found.alpha)
+    if claim.kind != "none":  # that is said first, in the caution
+        words = claim.words
+        said.append(f"{'Label sets' if found.classify else 'Intervals'}: {words[0].lower()}{words[1:]}")
+    if jury.node_type:
+        said.append(f"The nodes are those of type {jury.node_type}. Edges to nodes of other types are not drawn.")
     if found.classify and verdict.diffusion:
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")
+    if found.classify:
+        lacking = len(verdict) - int(verdict.label_sets(found.alpha).gather(1, verdict.predicted_class[:, None]).sum())
+        if lacking:
+            why = (
+                "neighbours outvote it" if verdict.diffusion else "left-out labels nearly all have a higher probability"
+            )
+            said.append(f"{lacking:,} sets lack the model's own prediction (marked !), because {why}.")
     if rows < len(verdict):
         said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):

@@ -1,13 +1,26 @@
-"""Health and fidelity in plain sentences."""
+"""Health, fidelity and the reasons for caution in plain sentences."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from jurygcn.conformal.claims import Claim
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 
 NOT_MEASURED = "Not measured. Run jurygcn doctor, or jury.fidelity() in Python, to compare with retrained jurors."
+
+
+def caution(claim: Claim, health: Health | None, fidelity: Fidelity | None) -> str:
+    """What a reader must know first: that nothing is claimed, or that the jurors may be inaccurate; else empty.
+
+    Jurors that were compared with retrained ones are judged by that, not by their health.
+    """
+    if claim.kind == "none":
+        return claim.words
+    if fidelity is None and health is not None and health.doubts:
+        return " ".join(("The jurors may be inaccurate.", *health.doubts))
+    return ""
 
 
 def checkup_words(health: Health | None, fidelity: Fidelity | None) -> list[dict[str, Any]]:
@@ -27,6 +40,7 @@ def _health(health: Health | None) -> dict[str, Any]:
         said.append(
             f"The largest leverage of a label on its own prediction is {health.leverage[1]:.2f} (it is always below 1)."
         )
+    said += health.remarks
     return _paragraph("Health", "good" if health.well else "care", said, list(health.advice))
 
 

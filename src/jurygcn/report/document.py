@@ -15,9 +15,21 @@ from jurygcn.io.fingerprints import sealed, unsealed
 from jurygcn.report.page import render
 from jurygcn.report.validation import check_content
 
-FORMAT = 2
+FORMAT = 3
 FILE = "report.json"
-SECTIONS = {"title", "headline", "columns", "rows", "charts", "checkup", "edges", "training", "details", "notes"}
+SECTIONS = {
+    "title",
+    "caution",
+    "headline",
+    "columns",
+    "rows",
+    "charts",
+    "checkup",
+    "edges",
+    "training",
+    "details",
+    "notes",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +41,10 @@ class Report:
     """
 
     content: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        rows, columns = len(self.content["rows"]["node"]), len(self.content["columns"])
+        return f"Report({self.content['title']!r}: {rows:,} nodes, {columns} columns; write it with report.write(path))"
 
     def to_html(self) -> str:
         """The page as one HTML file that works offline."""

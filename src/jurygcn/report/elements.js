@@ -36,9 +36,11 @@ function number(value) {
 }
 function percent(value) { return `${(100 * value).toFixed(1)} %`; }
 function whole(value) { return value.toLocaleString('en'); }
-function shorten(text, length) { return text.length > length ? `${text.slice(0, length - 1)}…` : text; }
 // Names differ mostly at their ends, so the middle is cut.
-function squeeze(text, length) { return text.length > length ? `${text.slice(0, 2)}…${text.slice(3 - length)}` : text; }
+function squeeze(text, length) {
+  const first = Math.max(2, Math.floor(length / 3));
+  return text.length > length ? `${text.slice(0, first)}…${text.slice(first + 1 - length)}` : text;
+}
 
 const colourOf = (c) => (c === null || c === undefined || data.kind !== 'classes' ? NO_COLOUR : PALETTE[c % PALETTE.length]);
 const className = (c) => (c === null || c === undefined ? 'not known' : data.classes[c] ?? String(c));

@@ -67,7 +67,8 @@ def _class_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
         return tiles
     truth, wrong = found.truth[tested], found.wrong
     on = f"of {len(tested):,} test nodes are predicted right"
-    asked = f"{verdict.claim(found.alpha).brief}, see the notes"
+    claim = verdict.claim(found.alpha)
+    asked = f"{claim.brief}, see above" if claim.kind == "none" else claim.brief
     held = f"of test nodes have their true label in the set; {asked}"
     tiles = [
         ("Accuracy", percent(measure.accuracy(verdict.predicted_class[tested], truth)), on),
@@ -81,8 +82,8 @@ def _class_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
         )
     auroc = measure.error_auroc(verdict.uncertainty()[tested], wrong)
     if auroc == auroc:
-        words = f"of pairs of a wrong and a right prediction have the wrong one more uncertain (AUROC {auroc:.3f})"
-        tiles.append(("Error detection", percent(auroc), words))
+        words = "how well the score ranks wrong predictions above right ones: 0.5 is chance, 1 is perfect"
+        tiles.append(("AUROC for errors", f"{auroc:.3f}", words))
     off = measure.ece(verdict.outputs[tested], truth)
     tiles.append(("Calibration error", percent(off), "mean gap between probability and accuracy (ECE)"))
     if verdict.advice is not None:
@@ -161,6 +162,7 @@ def _levels(found: MeasuredVerdict) -> dict[str, Any]:
     sets = [found.verdict.label_sets(alpha)[found.tested] for alpha in LEVELS]
     return {
         "target": [1 - alpha for alpha in LEVELS],
+        "nodes": len(found.tested),
         "coverage": [measure.set_coverage(s, truth) for s in sets],
         "size": [measure.mean_set_size(s) for s in sets],
     }
@@ -169,7 +171,11 @@ def _levels(found: MeasuredVerdict) -> dict[str, Any]:
 def _risk(found: MeasuredVerdict) -> dict[str, Any]:
     curve = measure.risk_coverage(found.verdict.uncertainty()[found.tested], found.wrong)
     picked = np.unique(np.linspace(0, len(curve.risk) - 1, POINTS).astype(int))
-    return {"kept": curve.coverage[picked].tolist(), "accuracy": (1 - curve.risk[picked]).tolist()}
+    return {
+        "kept": curve.coverage[picked].tolist(),
+        "accuracy": (1 - curve.risk[picked]).tolist(),
+        "nodes": len(found.tested),
+    }
 
 
 def _groups(found: MeasuredVerdict) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ function picture(node, neighbours, drivers) {
     const support = supportOf.get(other);
     svg.append(spot(other, x, y, near.includes(other) ? (near.length > 14 ? 12 : 15) : 14, support === undefined ? '' : `, support ${signed(support)}`));
     if (near.length <= 12 || support !== undefined) {
-      svg.append(draw('text', { x, y: y + 25, 'text-anchor': 'middle', 'font-size': 10, class: 'tick caption' }, squeeze(nameOf(other), 9)));
+      svg.append(draw('text', { x, y: y + 25, 'text-anchor': 'middle', 'font-size': 10, class: 'tick caption' }, squeeze(nameOf(other), 13)));
     }
   }
   svg.append(draw('circle', { cx: CENTRE, cy: CENTRE, r: 27, fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2.5 }), spot(node, CENTRE, CENTRE, 22));

@@ -13,6 +13,8 @@ function choose(node, move = false) {
 }
 
 function startHeadline() {
+  byId('caution').hidden = !data.caution;
+  byId('caution').textContent = data.caution;
   byId('notes').textContent = data.notes.join(' ');
   byId('headline').append(...data.headline.map(({ what, value, note }) => make('div', { class: 'tile' },
     make('div', { class: 'what' }, what), make('div', { class: 'value' }, value), make('div', { class: 'note' }, note))));

@@ -70,7 +70,9 @@ function cell(column, row) {
     if (!labels.length) return make('span', { class: 'quiet' }, 'none');
     const shown = labels.slice(0, 8).map(swatch);
     const more = labels.length > 8 ? make('span', { class: 'quiet' }, `+${labels.length - 8}`) : null;
-    return make('span', { class: 'set', title: labels.map(className).join(', ') }, shown, more);
+    const lacks = labels.includes(rows.prediction[row]) ? null
+      : make('span', { class: 'mark', title: 'The set lacks the model’s own prediction; see the notes' }, '!');
+    return make('span', { class: 'set', title: labels.map(className).join(', ') }, shown, more, lacks);
   }
   if (column.kind === 'share') return share(value);
   if (column.kind === 'number') return column.key === 'truth' && value === null ? '–' : number(value);
@@ -109,6 +111,7 @@ function showTable() {
   byId('shown').textContent = total ? `${whole(first + 1)}–${whole(first + visible.length)} of ${whole(total)}` : '0 nodes';
   byId('previous').disabled = view.page === 0;
   byId('next').disabled = first + PAGE >= total;
+  showClipped();
 }
 
 function startTable() {
@@ -121,4 +124,14 @@ function startTable() {
   byId('next').addEventListener('click', () => { view.page += 1; showTable(); });
   showHeadings();
   arrange();
+  for (const [where, what] of [[window, 'resize'], [byId('table'), 'scroll']]) where.addEventListener(what, showClipped);
+  showClipped();
+}
+
+// Says that the table goes on to the right, as long as it does.
+function showClipped() {
+  const table = byId('table');
+  const clipped = table.scrollWidth - table.clientWidth - table.scrollLeft > 4;
+  table.parentElement.classList.toggle('clipped', clipped);
+  byId('clipped').hidden = table.scrollWidth - table.clientWidth <= 4;
 }

@@ -15,7 +15,14 @@ def check_content(content: Mapping[str, Any]) -> None:
     """Raise a ValueError that names the part of the report that is not valid."""
     classes, rows, details = content["classes"], content["rows"], content["details"]
     classify, count = content["kind"] == "classes", len(rows["node"])
-    texts = [content["title"], *classes, *content["notes"], *_cells(content["headline"]), *_cells(content["columns"])]
+    texts = [
+        content["title"],
+        content["caution"],
+        *classes,
+        *content["notes"],
+        *_cells(content["headline"]),
+        *_cells(content["columns"]),
+    ]
     _need(content["kind"] in ("classes", "target") and bool(classes) == classify, "kind")
     _need(_numbers([content["alpha"]], 0, 1), "alpha")
     _need(all(isinstance(text, str) for text in texts), "words")

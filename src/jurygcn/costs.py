@@ -1,0 +1,248 @@
+"""What fit and verdict will cost, said before the work starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from jurygcn.conformal.rank import MOST
+from jurygcn.errors import SettingError
+from jurygcn.linalg import NEVER_REFUSED, Choice, choose
+from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
+from jurygcn.settings import BALLOT_SHARE
+
+if TYPE_CHECKING:
+    from jurygcn.jury import Jury
+
+# Work that is estimated to take longer is announced, in seconds.
+LONG = 5.0
+
+# Jurors where each needs its own iterative solves.
+FEW_JURORS = 500
+
+# Iterations that cg is assumed to need, and products with the model's weights in a forward pass and its derivative.
+CG_ITERATIONS, DERIVATIVE = 60, 3.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An estimate of what ``fit`` and a verdict on all nodes cost, from a timed forward pass and counts of operations.
+
+    Attributes:
+        what: the work in words.
+        fit_seconds, verdict_seconds: estimated times on this machine as it is now; often off by a factor of two.
+        bytes: the memory beyond the graph, the model and Python itself.
+        jurors: how many there are.
+        solver: the name of the solver; "none" if jurors are retrained.
+        masks: the draws of dropout.
+        why_slow: why derivatives are taken row by row; empty if they are not.
+    """
+
+    what: str
+    fit_seconds: float
+    verdict_seconds: float
+    bytes: float
+    jurors: int
+    solver: str
+    masks: int
+    why_slow: str
+
+    @property
+    def seconds(self) -> float:
+        """Fit and verdict together."""
+        return self.fit_seconds + self.verdict_seconds
+
+    @property
+    def words(self) -> str:
+        """The estimate in a sentence or two."""
+        slow = f" Derivatives go row by row, because {self.why_slow}." if self.why_slow else ""
+        return (
+            f"{self.what}: about {_duration(self.fit_seconds)} to fit, {_duration(self.verdict_seconds)} for a verdict "
+            f"on all nodes, {self.bytes / 1e9:.1f} GB.{slow}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedFactor:
+    """The number of rows of a factor that was not made."""
+
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedOperator:
+    """What the choice of a solver looks at, of a curvature that was not made."""
+
+    diagonal: Tensor
+    factor: PlannedFactor
+    low_rank: bool
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.diagonal)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of solves."""
+        return self.diagonal.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of solves."""
+        return self.diagonal.device
+
+    @property
+    def definite(self) -> bool | None:
+        """Whether it is known to be positive definite."""
+        return (self.low_rank and bool((self.diagonal > 0).all())) or None
+
+    def matmul(self, block: Tensor) -> Tensor:
+        """There is no matrix."""
+        raise NotImplementedError
+
+    def to_dense(self) -> Tensor:
+        """There is no matrix."""
+        raise NotImplementedError
+
+
+def planned_choice(jury: Jury) -> Choice:
+    """The solver that ``fit`` will take."""
+    engine, leave_out = jury.engine, jury.leave_out
+    ggn = leave_out.curvature == "ggn"
+    K = engine.num_outputs - (engine.loss.name == "cross_entropy" and engine.num_outputs > 1)
+    operator = PlannedOperator(engine.decay + leave_out.damping, PlannedFactor(engine.num_train * K), ggn)
+    return choose(leave_out.solver, operator if ggn else _Dense(operator), memory=room_for_matrices(jury))
+
+
+class _Dense:
+    """A planned operator without the low-rank form."""
+
+    def __init__(self, operator: PlannedOperator) -> None:
+        self.size, self.dtype, self.device = operator.size, operator.dtype, operator.device
+        self.definite: bool | None = None
+        self.matmul, self.to_dense = operator.matmul, operator.to_dense
+
+
+def room_for_matrices(jury: Jury) -> float:
+    """The memory that is left for the solver's matrices, next to temporary arrays and jurors; in bytes."""
+    held = float(jury.engine.source_dtype.itemsize * jury.engine.num_train * jury.engine.num_parameters)
+    return jury.run.bytes - min(jury.engine.working_bytes() + held, jury.run.bytes / 3)
+
+
+def fit_bytes(jury: Jury, choice: Choice | None) -> float:
+    """The memory of ``fit`` beyond the graph, the model and Python itself."""
+    engine, jurors = jury.engine, len(jury.positions)
+    held = float(engine.source_dtype.itemsize * jurors * engine.num_parameters)  # the jurors' steps, or their gradients
+    if choice is None:
+        return 2 * held
+    if jury.votes.how == "linearized":
+        directions = 4 * 8.0 * min(_rank(jury) + OVERSAMPLING, jurors) * engine.num_parameters
+        return choice.bytes + max(engine.working_bytes(), directions) + held
+    return choice.bytes + engine.working_bytes() + 2 * held
+
+
+def verdict_bytes(jury: Jury, nodes: int) -> float:
+    """The memory of a verdict on so many nodes beyond the graph, the model and Python itself."""
+    engine, jurors, number = jury.engine, len(jury.positions), jury.engine.source_dtype.itemsize
+    if jury.votes.how == "linearized":
+        held = float(number * _rank(jury) * (engine.num_parameters + jurors))
+        return held + number * float(engine.tangent_numbers(nodes)) * _rank(jury)
+    held = float(number * jurors * engine.num_parameters)
+    return held + min(jury.run.bytes / BALLOT_SHARE, 9.0 * number * jurors * nodes * engine.num_outputs)
+
+
+def check_fit(jury: Jury) -> None:
+    """Raise SettingError if ``fit`` needs more memory than it may use."""
+    choice = planned_choice(jury) if jury.leave_out.how != "retrain" else None
+    needed = fit_bytes(jury, choice)
+    if needed > max(jury.run.bytes, NEVER_REFUSED):
+        other = "" if jury.votes.how == "linearized" else ", linearised votes (votes='linearized')"
+        raise SettingError(
+            f"expected fit to fit in memory={jury.run.memory!r}, got about {needed / 1e9:.1f} GB for "
+            f"{len(jury.positions):,} jurors of {jury.engine.num_parameters:,} parameters; use fewer jurors "
+            f"(LeaveOut(max_jurors=1000)){other}, or allow more (Run(memory=...))"
+        )
+
+
+def check_verdict(jury: Jury, nodes: int) -> None:
+    """Raise SettingError if a verdict on so many nodes needs more memory than it may use."""
+    needed = verdict_bytes(jury, nodes)
+    if needed > max(jury.run.bytes, NEVER_REFUSED):
+        raise SettingError(
+            f"expected a verdict to fit in memory={jury.run.memory!r}, got about {needed / 1e9:.1f} GB for {nodes:,} "
+            "nodes; ask for some nodes at a time (jury.verdict(nodes)), use fewer directions (Votes(rank=...)), or "
+            "allow more (Run(memory=...))"
+        )
+
+
+def cost_of(jury: Jury) -> Cost:
+    """The estimate, without doing the work; takes about as long as a few forward passes."""
+    engine, jurors = jury.engine, len(jury.positions)
+    n, P, C, N = engine.num_train, engine.num_parameters, engine.num_outputs, int(jury.data.num_nodes)
+    way = engine.way()
+    forward = way.forward_seconds
+    voting = _voting_seconds(jury, forward)
+    if jury.leave_out.how == "retrain":
+        training = DERIVATIVE * forward * jury.retraining.epochs * jurors
+        needed = max(fit_bytes(jury, None), verdict_bytes(jury, N))
+        return Cost(f"{jurors:,} jurors retrained", training, voting, needed, jurors, "none", 0, "")
+    choice = planned_choice(jury)
+    fast, exact = _operations_per_second(torch.float32), _operations_per_second(torch.float64)
+    few = min(_rank(jury) + OVERSAMPLING, jurors) * (ITERATIONS + 1)
+    solves = few if jury.votes.how == "linearized" else jurors
+    newton = jury.leave_out.how == "newton"
+    passes = 1 + newton + 1 + (way.masks > 0)
+    seconds = passes * way.pass_seconds
+    if choice.name == "dual":
+        rows = float(n * C)
+        seconds += rows**2 * P / fast + rows**3 / exact + 2 * rows * P * solves / exact
+    elif choice.name == "direct":
+        wide = 3.0 if way.kind != "rows" else C
+        seconds += 2 * wide * P**2 * (n + newton * jurors) / fast + P**3 / exact + 4 * float(P) ** 2 * solves / exact
+    else:
+        columns = solves + newton * jurors * (C - 1)
+        seconds += CG_ITERATIONS * columns * 2 * DERIVATIVE * forward
+    votes = f"{_rank(jury)} directions, first-order votes" if jury.votes.how == "linearized" else "exact votes"
+    masks = f", {way.masks} draws of dropout" if way.masks else ""
+    what = (
+        f"{jurors:,} jurors of {n:,} labels and {P:,} parameters on {N:,} nodes, solver {choice.name}, {votes}{masks}"
+    )
+    needed = max(fit_bytes(jury, choice), verdict_bytes(jury, N))
+    return Cost(what, seconds, voting, needed, jurors, choice.name, way.masks, way.why_slow)
+
+
+def _voting_seconds(jury: Jury, forward: float) -> float:
+    """One forward pass for each juror, or one derivative and the undecided comparisons for each direction."""
+    if jury.votes.how == "linearized":
+        comparisons = 0.05 * len(jury.positions) * int(jury.data.num_nodes) * jury.engine.num_outputs
+        return _rank(jury) * (DERIVATIVE * forward + 2 * comparisons / _operations_per_second(torch.float32))
+    return len(jury.positions) * forward
+
+
+def _rank(jury: Jury) -> int:
+    rank = jury.votes.rank
+    return min(MOST if isinstance(rank, str) else rank, len(jury.positions))
+
+
+@cache
+def _operations_per_second(dtype: torch.dtype) -> float:
+    """Additions and multiplications of a matrix product, measured once."""
+    size = 768
+    block = torch.ones(size, size, dtype=dtype)
+    torch.mm(block, block)
+    started = time.perf_counter()
+    for _ in range(3):
+        torch.mm(block, block)
+    return 3 * 2 * size**3 / max(time.perf_counter() - started, 1e-6)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,40 @@
+"""What decides which coverage a jury may claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jurygcn.conformal.asked import Question
+from jurygcn.conformal.claims import Grounds
+from jurygcn.data.heterogeneous import why_no_neighbours
+from jurygcn.diagnostics.health import has_batch_norm, largest_dropout
+
+if TYPE_CHECKING:
+    from jurygcn.jury import Jury
+
+
+def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
+    """The conditions that determine the claim of the answer to a question; ``advised`` with the stacked jury."""
+    engine, (over, against, notes) = jury.engine, jury.label_origin
+    classify = engine.loss.name == "cross_entropy"
+    return Grounds(
+        leave_out=jury.leave_out.how,
+        symmetric=jury.retraining.symmetric,
+        votes=jury.votes.how,
+        diffusion_chosen=question.diffusion == "auto" and not why_no_neighbours(jury.data),
+        advised=advised,
+        interval=question.interval,
+        classify=classify,
+        exact_ranks=question.exact_ranks,
+        dropout=largest_dropout(engine.model),
+        random_in_training=not jury.dropout_masks and engine.random_in_training,
+        dropout_masks=jury.dropout_masks,
+        batch_norm=has_batch_norm(engine.model),
+        effective=jury.leave_out.decay == "effective",
+        decayed=bool((engine.decay > 0).any()),
+        over=over,
+        against=against,
+        notes=notes,
+        agreement=jury.agreement,
+        remarks=jury.remarks if classify else (),
+    )

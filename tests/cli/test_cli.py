@@ -295,8 +295,8 @@ def test_eighty_columns_show_what_people_need(tmp_path, monkeypatch):
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     (heading, _) = [line.split() for line in lines if line.split()[:1] == ["node"]]
-    assert heading == ["node", "predicted", "true", "label", "set", "ambiguity"]
-    assert "…" not in "".join(line for line in lines if "ambiguity" in line)
+    assert heading == ["node", "predicted", "true", "label", "set", "doubt"]
+    assert "…" not in "".join(line for line in lines if "doubt" in line)
     monkeypatch.setenv("COLUMNS", "120")
     assert "kinds" in run("quantify", graph, "--labels", 12, *FAST).stdout
 

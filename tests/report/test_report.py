@@ -97,7 +97,7 @@ def test_distrust_is_the_first_sentence():
 def test_a_report_is_short_in_words():
     jury, verdict = judged()
     words = repr(report_on(jury, verdict, title="A title"))
-    assert words == "Report('A title': 60 nodes, 11 columns; write it with report.write(path))"
+    assert words == "Report('A title': 60 nodes, 13 columns; write it with report.write(path))"
 
 
 def test_drivers_are_the_influences():

@@ -239,6 +239,12 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {**others, **means, "least_coverage": min(covered), "most_coverage": max(covered)}
 
 
+def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each graph and model."""
+    kinds = dict.fromkeys((row["graph"], row["model"]) for row in rows)
+    return [summary_of([row for row in rows if (row["graph"], row["model"]) == kind]) for kind in kinds]
+
+
 def main() -> None:
     """Measure, print, save."""
     given = options(__doc__, agreement="one split of Cora, beside retrained jurors")
@@ -254,18 +260,9 @@ def main() -> None:
                         child.apply(measure, (graph, name, split), {"retrain": retrain, "threads": given.threads})
                     )
                     print(rows[-1], flush=True)
-    summary = [
-        summary_of([row for row in rows if (row["graph"], row["model"]) == (graph, name)])
-        for graph in graphs
-        for name in CASES
-    ]
-    save(
-        "real_models_agreement" if given.agreement else "real_models",
-        summary,
-        quick=given.quick,
-        runs=rows,
-        splits=len(splits),
-    )
+    summary = summarize(rows)
+    name = "real_models_agreement" if given.agreement else "real_models"
+    save(name, summary, quick=given.quick, runs=rows, splits=len(splits))
     table(
         "Juries of PyG models",
         (

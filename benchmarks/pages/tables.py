@@ -175,6 +175,24 @@ def any_gnn(document: Document) -> str:
     return markdown(["model", "test accuracy", "gradient norm", *(key.replace("_", " ") for key in keys)], body)
 
 
+def real_models(document: Document) -> str:
+    body = [
+        [
+            f"{row['model']}, {named(row['graph'])}",
+            f"{row['accuracy']:.3f}",
+            f"{row['coverage']:.3f} ({row['least_coverage']:.3f} to {row['most_coverage']:.3f})",
+            f"{row['size']:.2f}",
+            f"{row['auroc_ambiguity']:.3f}",
+            f"{row['auroc_max_probability']:.3f}",
+            f"{row['jury_seconds'] / row['training_seconds']:.2f}",
+            f"{row['peak_gb']:.1f} GB",
+        ]
+        for row in document["rows"]
+    ]
+    head = ["model", "accuracy", "coverage, target 0.9 (splits)", "labels per set", "AUROC", "AUROC max-probability"]
+    return markdown([*head, "jury / one training", "memory"], body)
+
+
 def accuracy(document: Document) -> str:
     rates = [f"{rate:g}" for rate in document["settings"]["dropouts"]]
     body = [
@@ -198,6 +216,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "error_detection": error_detection,
     "regression": regression,
     "any_gnn": any_gnn,
+    "real_models": real_models,
     "active_learning": active.tables,
     "active_design": active.ablation,
     "semi_supervised": learning.tables,

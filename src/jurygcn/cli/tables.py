@@ -118,6 +118,8 @@ def marks_in_words(rows: list[dict[str, Any]], diffusion: int) -> list[str]:
         said.append("*: the model was trained on this node's label")
     if any(not row["prediction_in_set"] for row in rows):
         why = "the votes were averaged over neighbours, who disagree" if diffusion else "its probability is too low"
+        if "doubt" in rows[0]:
+            why = "the stacked jury prefers another class"
         said.append(f"!: the set lacks the model's own prediction, because {why}")
     return said
 

@@ -240,7 +240,11 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         lacking = len(verdict) - int(verdict.label_sets(found.alpha).gather(1, verdict.predicted_class[:, None]).sum())
         if lacking:
             why = (
-                "neighbours outvote it" if verdict.diffusion else "left-out labels nearly all have a higher probability"
+                "the stacked jury prefers another class"
+                if verdict.advice is not None
+                else "neighbours outvote it"
+                if verdict.diffusion
+                else "left-out labels nearly all have a higher probability"
             )
             said.append(f"{lacking:,} sets lack the model's own prediction (marked !), because {why}.")
     if rows < len(verdict):

@@ -30,6 +30,7 @@ from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.stacking import stack_classes, stack_values
 
 MODEL = "the model's jurors"
+BLOCK = 200_000  # numbers of a block of stacked votes: the passes over it stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +96,18 @@ class Advice:
 
     def votes(self, model: Tensor, jurors: Tensor) -> Tensor:
         """The stacked votes of some jurors, from those of the model's jurors, (m, C, b) -> (m, C, b)."""
-        weights = self.left_out[:, jurors]
-        total = self._scale(model) * weights[0]
-        for weight, adviser in zip(weights[1:], self.advisers):
-            hat = adviser.features @ adviser.hat[:, jurors]  # (m, b)
-            total.addcmul_(adviser.answers.unsqueeze(2), weight)
-            total.addcmul_(hat.unsqueeze(1), (adviser.errors[jurors] * weight[:, None]).T, value=-1.0)
-        return torch.softmax(total, dim=1) if self.classify else total
+        weights, stacked = self.left_out[:, jurors], torch.empty_like(model)
+        hats = [adviser.hat[:, jurors] for adviser in self.advisers]
+        pulls = [(a.errors[jurors] * w[:, None]).T for a, w in zip(self.advisers, weights[1:])]  # (C, b)
+        rows = max(1, BLOCK // max(1, model.shape[1] * len(jurors)))
+        for start in range(0, len(model), rows):
+            here = slice(start, start + rows)
+            total = self._scale(model[here]) * weights[0]
+            for weight, hat, pull, adviser in zip(weights[1:], hats, pulls, self.advisers):
+                total.addcmul_(adviser.answers[here].unsqueeze(2), weight)
+                total.addcmul_((adviser.features[here] @ hat).unsqueeze(1), pull, value=-1.0)
+            stacked[here] = torch.softmax(total, dim=1) if self.classify else total
+        return stacked
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -133,14 +139,24 @@ class PortableAdvice:
 
 
 def own_predictions(
-    engine: Engine, steps: Tensor, nodes: Tensor, *, diffusion: int | str, memory: str
+    engine: Engine,
+    steps: Tensor,
+    nodes: Tensor,
+    *,
+    diffusion: int | str,
+    memory: str,
+    everywhere: LeaveOneOutPredictions | None = None,
 ) -> dict[int, Tensor]:
-    """Predictions of the model's jurors at their own nodes, (n, C), by number of averages over neighbourhoods."""
+    """Predictions of the model's jurors at their own nodes, (n, C), by number of averages over neighbourhoods.
+
+    ``everywhere`` are the jurors' predictions at all nodes, where they are computed anyway.
+    """
     base, where = nodes.unique(return_inverse=True)
     smoothing = NeighbourAverages(engine.data, base, diffusion)
     found: dict[int, list[Tensor]] = {k: [] for k in smoothing.candidates}
-    for jurors, votes in LeaveOneOutPredictions(engine, steps, smoothing.reach, memory=memory):
-        for k, smooth in smoothing(votes).items():
+    votes_there = everywhere or LeaveOneOutPredictions(engine, steps, smoothing.reach, memory=memory)
+    for jurors, votes in votes_there:
+        for k, smooth in smoothing(votes if everywhere is None else votes[smoothing.reach]).items():
             if k in found:
                 found[k].append(smooth[where[jurors], :, torch.arange(len(jurors))])
     return {k: torch.cat(parts) for k, parts in found.items()}
@@ -151,7 +167,8 @@ def panel_of(engine: Engine) -> Panel:
     targets = engine.targets.cpu()
     if not targets.is_floating_point():
         targets = functional.one_hot(targets, engine.num_outputs).double() - 1.0 / engine.num_outputs
-    return Panel(engine.data, engine.train_nodes, targets)
+    dtype = torch.float64 if engine.source_dtype == torch.float64 else torch.float32
+    return Panel(engine.data, engine.train_nodes, targets, dtype=dtype)
 
 
 def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, Tensor]) -> Advice:

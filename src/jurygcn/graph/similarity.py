@@ -5,8 +5,9 @@ scaled to nearly equal lengths. The similarity of two nodes is the product of th
 learner that uses these similarities has exact leave-one-out predictions.
 
 With P the mean over closed neighbourhoods and X the features (or the identity), the rows are those of :math:`S P^k X`.
-Only products with P and X of as many columns as there are labelled nodes are formed, never the N x F rows. All is in
-float64, because rows of many averages differ little.
+Only products with P and X of as many columns as there are labelled nodes are formed, never the N x F rows. Products
+are in the precision that is asked for. Views whose rows differ little are in float64 always, because rounding would be
+a large part of the differences.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ STEPS = (1, 2, 4, 8)  # of random walks
 # Random directions of the features in which the lengths of averaged rows are measured, within about 9 percent.
 DIRECTIONS = 64
 CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: float64 rounds by 1e-16, times hops and features
+DELICATE = 0.02  # rows of length 1 that differ by less are multiplied in float64: float32 rounds by 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class View:
     """One kind of rows of all nodes: ``scale`` times the averages of the features, minus ``centre``.
+
+    Attributes:
+        delicate: whether the rows differ so little that products need float64.
 
     Shapes: scale (N,); centre (F,), or None for walks, whose rows are not centred.
     """
@@ -41,6 +46,7 @@ class View:
     hops: int
     scale: Tensor = field(repr=False)
     centre: Tensor | None = field(repr=False, default=None)
+    delicate: bool = False
 
     @property
     def of_features(self) -> bool:
@@ -56,6 +62,19 @@ class View:
         return f"random walks of {self.hops} step" + "s" * (self.hops > 1)
 
 
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The mean over closed neighbourhoods, (N, N), and features with rows of length 1, (N, F), in one precision."""
+
+    average: SparseMatrix
+    features: Tensor | SparseMatrix
+
+    def cast(self, dtype: torch.dtype) -> Factors:
+        """The same factors in another precision."""
+        features = self.features.to(dtype) if isinstance(self.features, Tensor) else self.features.cast(dtype)
+        return Factors(self.average.cast(dtype), features)
+
+
 class Similarities:
     """The views of one graph; they depend on features and edges only, and are cached with the graph.
 
@@ -66,9 +85,17 @@ class Similarities:
         average = propagation.averaging
         self._degree = np.diff(average.indptr)
         means = np.repeat(1.0 / self._degree, self._degree)
-        self._average = _matrix(sp.csr_matrix((means, average.indices, average.indptr), shape=average.shape))
-        self._features = _unit_rows(x if propagation.features is None else propagation.features)
+        mean = _matrix(sp.csr_matrix((means, average.indices, average.indptr), shape=average.shape))
+        exact = Factors(mean, _unit_rows(x if propagation.features is None else propagation.features))
+        self._average, self._features = exact.average, exact.features
+        self._factors = {torch.float64: exact}
         self.num_nodes = len(self._degree)
+
+    def _in(self, dtype: torch.dtype) -> Factors:
+        """The factors of all products, in one precision; made once."""
+        if dtype not in self._factors:
+            self._factors[dtype] = self._factors[torch.float64].cast(dtype)
+        return self._factors[dtype]
 
     @staticmethod
     def of(data: Data) -> Similarities:
@@ -99,7 +126,7 @@ class Similarities:
                 means = scale[:, None] / self.num_nodes
                 for _ in range(hops):
                     means = self._average.T @ means
-                made.append(View(hops, scale, (self._features.T @ means).squeeze(1)))
+                made.append(View(hops, scale, (self._features.T @ means).squeeze(1), spread < DELICATE))
         return made
 
     def _few_directions(self) -> Tensor:
@@ -123,27 +150,36 @@ class Similarities:
                 made.append(View(hops, square.squeeze(1).rsqrt()))
         return made
 
-    def at(self, nodes: Tensor) -> Located:
-        """The rows of some nodes, for products with those of all nodes."""
-        picked, count = nodes.cpu(), len(nodes)
-        ends = torch.zeros(self.num_nodes, count, dtype=torch.float64)
-        ends[picked, torch.arange(count)] = 1.0
+    def at(self, nodes: Tensor, dtype: torch.dtype = torch.float64) -> Located:
+        """The rows of some nodes, for products with those of all nodes, in this precision."""
         rows: dict[View, Tensor] = {}
-        for hops in range(max((view.hops for view in self.views), default=0) + 1):
-            ends = self._average.T @ ends if hops else ends
-            for view in (view for view in self.views if view.hops == hops):
-                averaged = self._features.T @ ends if view.of_features else ends
-                scaled = averaged * view.scale[picked]
-                rows[view] = scaled if view.centre is None else scaled - view.centre[:, None]
-        return Located(self, rows)
+        for kind in {dtype, torch.float64}:
+            some = [view for view in self.views if (torch.float64 if view.delicate else dtype) == kind]
+            rows |= self._rows(some, nodes.cpu(), self._in(kind)) if some else {}
+        return Located(self, {view: rows[view] for view in self.views})
+
+    def _rows(self, views: list[View], nodes: Tensor, factors: Factors) -> dict[View, Tensor]:
+        """The rows of some nodes in some views, as columns."""
+        count, dtype = len(nodes), factors.average.dtype
+        ends = torch.zeros(self.num_nodes, count, dtype=dtype)
+        ends[nodes, torch.arange(count)] = 1.0
+        rows: dict[View, Tensor] = {}
+        for hops in range(max(view.hops for view in views) + 1):
+            ends = factors.average.T @ ends if hops else ends
+            for view in (view for view in views if view.hops == hops):
+                averaged = factors.features.T @ ends if view.of_features else ends
+                scaled = averaged * view.scale[nodes].to(dtype)
+                rows[view] = scaled if view.centre is None else scaled - view.centre[:, None].to(dtype)
+        return rows
 
     def product(self, view: View, rows: Tensor) -> Tensor:
-        """Products of all nodes' rows with these rows, (F, n) or (N, n) -> (N, n)."""
-        values = self._features @ rows if view.of_features else rows
+        """Products of all nodes' rows with these rows, (F, n) or (N, n) -> (N, n), in the precision of the rows."""
+        factors = self._in(rows.dtype)
+        values = factors.features @ rows if view.of_features else rows
         for _ in range(view.hops):
-            values = self._average @ values
-        values = view.scale[:, None] * values
-        return values if view.centre is None else values - view.centre @ rows
+            values = factors.average @ values
+        values = view.scale[:, None].to(rows.dtype) * values
+        return values if view.centre is None else values.sub_(view.centre.to(rows.dtype) @ rows)
 
 
 @dataclass(frozen=True, eq=False)

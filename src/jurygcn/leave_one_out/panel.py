@@ -23,7 +23,8 @@ RIDGES = (0.03, 0.3, 3.0)  # penalties, for rows of a mean length of 1
 INTERCEPT = 1.0  # the value of the constant feature that every view gets
 # Above this many labels a view is spanned by the similarities with so many labelled nodes, drawn at random.
 MOST_LANDMARKS = 512
-RANK = 1e-8  # directions with eigenvalues below this share of the largest are left out: rounding would decide them
+# Directions with eigenvalues below this share of the largest are left out: rounding would decide them.
+RANK = {torch.float32: 1e-6, torch.float64: 1e-8}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +43,10 @@ class Design:
     @classmethod
     def of(cls, view: View, among: Tensor, rows: Tensor | None) -> Design:
         """From the similarities among landmarks, (l, l), and of labelled nodes with them, (n, l) (None: the same)."""
-        values, vectors = torch.linalg.eigh(among)
-        kept = values > RANK * values[-1].clamp_min(1e-300)
+        values, vectors = torch.linalg.eigh(among.double())
+        kept = values > RANK[among.dtype] * values[-1].clamp_min(1e-300)
         basis = vectors[:, kept] / values[kept].sqrt()
-        labelled = with_constant((among if rows is None else rows) @ basis)
+        labelled = with_constant((among if rows is None else rows).double() @ basis)
         U, s, Vh = torch.linalg.svd(labelled, full_matrices=False)
         return cls(view, basis, U, s, Vh.T)
 
@@ -82,13 +83,15 @@ class Member:
 class Panel:
     """All regressions of the labels of ``nodes``, with their exact leave-one-out predictions.
 
+    Similarities are computed in the precision ``dtype``, the regressions in float64.
+
     Shapes: nodes (n,), targets (n, C).
     """
 
-    def __init__(self, data: Data, nodes: Tensor, targets: Tensor) -> None:
+    def __init__(self, data: Data, nodes: Tensor, targets: Tensor, *, dtype: torch.dtype = torch.float64) -> None:
         self.targets = targets.double().cpu()
         similarities, count = Similarities.of(data), len(nodes)
-        self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes))
+        self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes), dtype)
         self.members = [
             Member(design, ridge, *design.left_out(self.targets, ridge))
             for design in (self._design(view, nodes) for view in similarities.views)
@@ -101,8 +104,9 @@ class Panel:
         return Design.of(view, self._located.gram(view), rows)
 
     def features(self, design: Design) -> Tensor:
-        """The features of all nodes in the regressions on one view, (N, D)."""
-        return with_constant(self._located.columns(design.view) @ design.basis)
+        """The features of all nodes in the regressions on one view, (N, D), in the precision of the similarities."""
+        columns = self._located.columns(design.view)
+        return with_constant(columns @ design.basis.to(columns.dtype))
 
 
 def with_constant(features: Tensor) -> Tensor:

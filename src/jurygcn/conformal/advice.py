@@ -1,7 +1,8 @@
 r"""Advice: the model's jurors vote together with the panel's.
 
 Juror i of the stacked jury is the model's juror i and every regression of the panel without label i, with the weights
-that the other labels choose. Its probabilities are
+that the other labels choose from predictions without i (of the model's jurors: from theirs, which know i). Its
+probabilities are
 
 .. math::
     \tilde\pi_{-i}(u) \propto \exp\Big(\beta^0_{-i} \log \pi_{-i}(u)
@@ -35,15 +36,30 @@ BLOCK = 200_000  # numbers of a block of stacked votes: the passes over it stay 
 
 @dataclass(frozen=True, eq=False)
 class Adviser:
-    """A regression with a positive weight, at all nodes.
+    """A regression with a positive weight, at all nodes: h_u = offset + columns_u coefficients.
 
-    Shapes: features (N, D), shared by the regressions on one view; hat (D, n), answers (N, C), errors (n, C).
+    Shapes: columns (N, l), shared by the regressions on one view; coefficients (l, n), offset (n,), answers (N, C),
+    errors (n, C).
     """
 
-    features: Tensor
-    hat: Tensor
+    columns: Tensor
+    coefficients: Tensor
+    offset: Tensor
     answers: Tensor
     errors: Tensor
+
+    def add_to(self, total: Tensor, jurors: Tensor, weight: Tensor, rows: slice) -> None:
+        """Add the weighted predictions of some jurors at some nodes to ``total``, (r, C, b)."""
+        voting = weight.nonzero().squeeze(1)
+        if 2 * len(voting) < len(weight):  # few jurors ask this adviser
+            some = total.new_zeros(*total.shape[:2], len(voting))
+            if len(voting):
+                self.add_to(some, jurors[voting], weight[voting], rows)
+                total.index_add_(2, voting, some)
+            return
+        hat = torch.addmm(self.offset[jurors], self.columns[rows], self.coefficients[:, jurors])
+        total.addcmul_(self.answers[rows].unsqueeze(2), weight)
+        total.addcmul_(hat.unsqueeze(1), (self.errors[jurors] * weight[:, None]).T, value=-1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +98,9 @@ class Advice:
 
     def at(self, nodes: Tensor) -> Advice:
         """The advice at these nodes only, for votes on them."""
-        shared = {id(adviser.features): adviser.features for adviser in self.advisers}
-        rows = {key: features[nodes] for key, features in shared.items()}
-        kept = [replace(a, features=rows[id(a.features)], answers=a.answers[nodes]) for a in self.advisers]
+        shared = {id(adviser.columns): adviser.columns for adviser in self.advisers}
+        rows = {key: columns[nodes] for key, columns in shared.items()}
+        kept = [replace(a, columns=rows[id(a.columns)], answers=a.answers[nodes]) for a in self.advisers]
         return replace(self, advisers=kept)
 
     def outputs(self, model: Tensor) -> Tensor:
@@ -97,15 +113,12 @@ class Advice:
     def votes(self, model: Tensor, jurors: Tensor) -> Tensor:
         """The stacked votes of some jurors, from those of the model's jurors, (m, C, b) -> (m, C, b)."""
         weights, stacked = self.left_out[:, jurors], torch.empty_like(model)
-        hats = [adviser.hat[:, jurors] for adviser in self.advisers]
-        pulls = [(a.errors[jurors] * w[:, None]).T for a, w in zip(self.advisers, weights[1:])]  # (C, b)
         rows = max(1, BLOCK // max(1, model.shape[1] * len(jurors)))
         for start in range(0, len(model), rows):
             here = slice(start, start + rows)
             total = self._scale(model[here]) * weights[0]
-            for weight, hat, pull, adviser in zip(weights[1:], hats, pulls, self.advisers):
-                total.addcmul_(adviser.answers[here].unsqueeze(2), weight)
-                total.addcmul_((adviser.features[here] @ hat).unsqueeze(1), pull, value=-1.0)
+            for weight, adviser in zip(weights[1:], self.advisers):
+                adviser.add_to(total, jurors, weight, here)
             stacked[here] = torch.softmax(total, dim=1) if self.classify else total
         return stacked
 
@@ -183,12 +196,15 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
     targets = engine.targets[positions].cpu()
     classify = not targets.is_floating_point()
     best, answers = 0, [member.own[positions] for member in panel.members]  # none if no view distinguishes nodes
+    mine = {k: votes.double().cpu() for k, votes in own.items()}
     if classify:
-        logs = {k: votes.double().cpu().clamp_min(FLOOR).log() for k, votes in own.items()}
-        best = max(logs, key=lambda k: float(logs[k].gather(1, targets[:, None]).mean()))
-        found = stack_classes(torch.stack([logs[best], *answers]), targets)
-    else:
-        found = stack_values(torch.stack([own[0].double().cpu(), *answers]), targets.double())
+        mine = {k: votes.clamp_min(FLOOR).log() for k, votes in mine.items()}
+        best = max(mine, key=lambda k: float(mine[k].gather(1, targets[:, None]).mean()))
+    predictions = torch.stack([mine[best], *answers])
+    pairs = panel.pairs(positions, predictions[:1])  # the model has no jurors without two labels
+    found = (
+        stack_classes(predictions, targets, pairs) if classify else stack_values(predictions, targets.double(), pairs)
+    )
     chosen = [k for k in range(len(panel.members)) if float(found.left_out[k + 1].amax()) > 0]
     kept = [0, *(k + 1 for k in chosen)]
     dtype = engine.source_dtype
@@ -206,13 +222,15 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
 
 
 def _advisers(panel: Panel, chosen: list[int], positions: Tensor, dtype: torch.dtype) -> list[Adviser]:
-    features: dict[int, Tensor] = {}
+    columns: dict[int, Tensor] = {}
     made = []
     for member in (panel.members[k] for k in chosen):
-        key = id(member.design)
-        if key not in features:
-            features[key] = panel.features(member.design).to(dtype)
-        hat = member.design.hat(member.ridge)
-        answers = features[key] @ (hat @ panel.targets).to(dtype)
-        made.append(Adviser(features[key], hat[:, positions].to(dtype), answers, member.errors[positions].to(dtype)))
+        design = member.design
+        if id(design) not in columns:
+            columns[id(design)] = panel.columns(design).to(dtype)
+        here = columns[id(design)]
+        coefficients, offset = design.coefficients(member.ridge)
+        answers = torch.addmm((offset @ panel.targets).to(dtype), here, (coefficients @ panel.targets).to(dtype))
+        mine = coefficients[:, positions].to(dtype), offset[positions].to(dtype)
+        made.append(Adviser(here, *mine, answers, member.errors[positions].to(dtype)))
     return made

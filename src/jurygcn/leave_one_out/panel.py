@@ -18,8 +18,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.graph.similarity import Located, Similarities, View
+from jurygcn.leave_one_out.stacking import Pairs
 
-RIDGES = (0.03, 0.3, 3.0)  # penalties, for rows of a mean length of 1
+RIDGES = (0.03, 0.3)  # penalties, for rows of a mean length of 1
 INTERCEPT = 1.0  # the value of the constant feature that every view gets
 # Above this many labels a view is spanned by the similarities with so many labelled nodes, drawn at random.
 MOST_LANDMARKS = 512
@@ -57,9 +58,15 @@ class Design:
         errors = residual / (1.0 - self.U.square() @ kept)[:, None]
         return errors, targets - errors
 
-    def hat(self, ridge: float) -> Tensor:
-        """The matrix that turns a node's features into its h_u, (D, n)."""
-        return self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)
+    def among(self, ridge: float, positions: Tensor) -> Tensor:
+        """The h of some labels in each other's predictions, (n', n')."""
+        kept = self.s.square() / (self.s.square() + ridge)
+        return (self.U[positions] * kept) @ self.U[positions].T
+
+    def coefficients(self, ridge: float) -> tuple[Tensor, Tensor]:
+        """What turns a node's similarities with the landmarks into its h_u: a matrix, (l, n), and an offset, (n,)."""
+        hat = self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)  # (D, n)
+        return self.basis @ hat[:-1], INTERCEPT**0.5 * hat[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +110,33 @@ class Panel:
         rows = self._located.columns(view)[nodes.cpu()] if many else None
         return Design.of(view, self._located.gram(view), rows)
 
-    def features(self, design: Design) -> Tensor:
-        """The features of all nodes in the regressions on one view, (N, D), in the precision of the similarities."""
-        columns = self._located.columns(design.view)
-        return with_constant(columns @ design.basis.to(columns.dtype))
+    def pairs(self, positions: Tensor, shared: Tensor) -> Pairs:
+        r"""Predictions without two of some labels, after learners ``shared`` that leave out one.
+
+        .. math:: f_{-ij}(j) = y_j - \frac{(1 - h_{ii}) r_j + h_{ij} r_i}{(1 - h_{ii})(1 - h_{jj}) - h_{ij}^2}
+
+        with the residuals r of the regressions on all labels. For i = j they are the predictions without label j.
+
+        Shapes: positions (n',), shared (s, n', C).
+        """
+        n, targets = len(positions), self.targets[positions]
+        h = torch.empty(len(self.members), n, n, dtype=torch.float64)
+        for k, member in enumerate(self.members):
+            h[k] = member.design.among(member.ridge, positions)
+        free = 1.0 - h.diagonal(dim1=1, dim2=2)  # (k, n)
+        residuals = free.unsqueeze(2) * (targets - self._own(positions))
+        h.diagonal(dim1=1, dim2=2).zero_()
+        apart = free.unsqueeze(2) * free.unsqueeze(1) - h.square()
+        return Pairs(shared, targets, residuals, free.unsqueeze(2) / apart, h / apart)
+
+    def _own(self, positions: Tensor) -> Tensor:
+        """All members' predictions of some labels without them, (k, n', C)."""
+        found = [member.own[positions] for member in self.members]
+        return torch.stack(found) if found else self.targets.new_empty(0, len(positions), self.targets.shape[1])
+
+    def columns(self, design: Design) -> Tensor:
+        """Similarities of all nodes with the landmarks in one view, (N, l), in the precision of the similarities."""
+        return self._located.columns(design.view)
 
 
 def with_constant(features: Tensor) -> Tensor:

@@ -106,9 +106,10 @@ def test_fidelity_and_health():
 
 def test_health_speaks_up():
     model, data, nodes = trained(epochs=3)
-    stopped = Jury(model, data, nodes, weight_decay=5e-4).fit().health()
+    stated = LeaveOut(decay="stated")
+    stopped = Jury(model, data, nodes, weight_decay=5e-4, leave_out=stated).fit().health()
     assert any("label sets to be too large" in line for line in stopped.advice)
-    wrong_decay = Jury(trained(epochs=600)[0], data, nodes, weight_decay=0.5).fit().health()
+    wrong_decay = Jury(trained(epochs=600)[0], data, nodes, weight_decay=0.5, leave_out=stated).fit().health()
     assert any("weight decay you trained with" in line for line in wrong_decay.advice)
     dropping = GCN(5, 6, 3, dropout=0.5)
     train(dropping, data, nodes, epochs=5)

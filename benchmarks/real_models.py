@@ -311,13 +311,13 @@ def everything(*, quick: bool, finished: bool) -> None:
     splits = range(1 if quick else SPLITS)
     wanted = [
         {"graph": graph, "model": model, "split": split}
+        for split in splits
         for graph in list(LABELS)[: 1 if quick else None]
         for model in CASES
-        for split in splits
     ]
     kept = Cells("jury", lambda _: str(VERSION), folder=KEPT)
     kept.measure([] if finished else wanted, in_child(measure))
-    rows = kept.rows(wanted)
+    rows = kept.rows(wanted)  # with --finished those of the splits that are there
     kinds = dict.fromkeys((row["graph"], row["model"]) for row in rows)
     summary = [summary_of([row for row in rows if (row["graph"], row["model"]) == kind]) for kind in kinds]
     save("real_models", summary, quick=quick)

@@ -317,9 +317,10 @@ def everything(*, quick: bool, finished: bool) -> None:
     ]
     kept = Cells("jury", lambda _: str(VERSION), folder=KEPT)
     kept.measure([] if finished else wanted, in_child(measure))
-    rows = kept.rows(wanted)  # with --finished those of the splits that are there
+    rows = kept.rows(wanted)
     kinds = dict.fromkeys((row["graph"], row["model"]) for row in rows)
-    summary = [summary_of([row for row in rows if (row["graph"], row["model"]) == kind]) for kind in kinds]
+    of_kinds = [[row for row in rows if (row["graph"], row["model"]) == kind] for kind in kinds]
+    summary = [summary_of(found) for found in of_kinds if len(found) == len(splits)]  # all splits are measured
     save("real_models", summary, quick=quick)
     body = [
         [

@@ -49,12 +49,18 @@ MODELS = {
     "without biases": lambda: Propagated(F, 5, C, bias=False),
     "one layer": lambda: Propagated(F, C),
     "one unit never active": lambda: silenced(Propagated(F, 5, C)),
+    "parameters that nothing depends on": lambda: with_unused(Propagated(F, 5, C)),
 }
 
 
 def silenced(model: Propagated) -> Propagated:
     with torch.no_grad():
         model.layers[0].bias[2] = -1e6
+    return model
+
+
+def with_unused(model: Propagated) -> Propagated:
+    model.unused, model.empty = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(0, 3))
     return model
 
 

@@ -42,7 +42,8 @@ class Units:
     def by_unit(self, block: Tensor) -> Tensor:
         """(h F, k) -> (h, F, k)."""
         h, _, F = self.T.shape
-        return block.view(h, F, -1) if self.transposed else block.view(F, h, -1).transpose(0, 1)
+        k = block.shape[1]
+        return block.view(h, F, k) if self.transposed else block.view(F, h, k).transpose(0, 1)
 
     def as_stored(self, block: Tensor) -> Tensor:
         """(h, F, k) -> (h F, k)."""

@@ -170,7 +170,7 @@ def unit_jacobian(engine: GenericEngine, graph: Data, nodes: Tensor) -> UnitJaco
         at = uses.get(name)
         h = p.numel() if at is None or at.inputs is None else p.shape[0 if at.transposed else 1]
         B = factors.get(name, found.z.new_zeros(h, C))
-        units = Units(at is not None and at.transposed, found.z.new_zeros(h, n, p.numel() // h), B)
+        units = Units(at is not None and at.transposed, found.z.new_zeros(h, n, p.numel() // max(1, h)), B)
         if name in rows:
             scale = (B @ mixed)[:, None, None]
             units = replace(units, T=units.by_unit(rows[name].T).mT / torch.where(scale == 0, 1.0, scale))

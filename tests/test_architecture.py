@@ -50,6 +50,7 @@ LAYERS = (
         "learning",
         "bandit",
         "experiments",
+        "web",
         "report",
         "app",
         "__init__",

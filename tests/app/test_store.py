@@ -33,7 +33,7 @@ def test_everything_is_there_after_closing(answers):
     again = reopened(answers)
     assert again.by_node == answers.by_node
     assert again.by_node[3]["ann"] == first
-    assert again.labels() == {3: 1, 7: 2}
+    assert again.labels == {3: 1, 7: 2}
     assert again.curve == [Point(2, 0.5, 0.25, 0.75)]
     assert again.facts["classes"] == ["a", "b", "c"]
     assert [path.name for path in again.path.parent.iterdir() if "wal" in path.name and path.stat().st_size] == []
@@ -71,7 +71,7 @@ def test_labels_are_the_majority(answers):
     assert answers.label(1) is None  # a tie, although the file had a label
     answers.record(Answer(1, "eve", "label", 2))
     answers.record(Answer(5, "eve", "unknown"))
-    assert answers.labels() == {1: 2, 2: 0}
+    assert answers.labels == {1: 2, 2: 0}
     assert answers.disagreements() == {1: {"ann": 1, "bob": 2, "eve": 2}}
     assert answers.origin(1) == "random"
     answers.record(Answer(6, "eve", "label", 0))

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jurygcn.app.store import Answers
 
 LEASE = 300.0  # seconds without a sign of life after which a node goes to somebody else
@@ -86,18 +89,15 @@ class Desk:
         said = self._said(node)
         return len(said) >= self.overlap or (node in self.answers.given and not said)
 
-    def open_nodes(self) -> list[int]:
+    def open_nodes(self) -> NDArray[np.int64]:
         """The nodes that may be chosen: without an answer, not reserved, and not skipped by all annotators."""
         known = {answer.annotator for answer in self.answers} | {annotator for annotator, _ in self.held}
-        reserved = set(self.pending())
-        found = []
-        for node in self.order:
-            answers = self.answers.by_node.get(node, {})
-            if node in self.answers.given or node in reserved or self._said(node):
-                continue
-            if not answers or known - answers.keys():
-                found.append(node)
-        return sorted(found)
+        free = np.ones(len(self.order), dtype=bool)
+        free[[*self.answers.given, *self.pending()]] = False
+        for node, answers in self.answers.by_node.items():
+            if answers and (self._said(node) or not known - answers.keys()):
+                free[node] = False
+        return np.flatnonzero(free)
 
     def pending(self) -> list[int]:
         """The nodes that annotators hold and that have no label yet."""

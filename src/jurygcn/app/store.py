@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -95,6 +95,8 @@ class Answers:
                 self._keep(Answer(*row))
             self.curve = [Point(*row) for row in self._rows("curve", ("labels", "accuracy", "lower", "upper"))]
             self._count = max((a.number for a in self), default=0)
+            self.labels: dict[int, int] = {}  # the class of each labelled node
+            self._update({*self.given, *self.by_node})
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise DataError(
                 f"expected {path.name} to be a file of answers that jurygcn label wrote, got {error}; choose another "
@@ -140,6 +142,7 @@ class Answers:
         with self._transaction():
             self._file.executemany("INSERT INTO given VALUES (?, ?, ?)", [(n, *entry) for n, entry in new.items()])
         self.given |= new
+        self._update(new)
         return len(new)
 
     # --- answers ---------------------------------------------------------------------------------------
@@ -154,6 +157,7 @@ class Answers:
             )
         self._count = answer.number
         self._keep(answer)
+        self._update([answer.node])
         return answer
 
     def remove(self, answer: Answer) -> None:
@@ -161,6 +165,7 @@ class Answers:
         with self._transaction():
             self._file.execute("DELETE FROM answers WHERE node = ? AND annotator = ?", (answer.node, answer.annotator))
         del self.by_node[answer.node][answer.annotator]
+        self._update([answer.node])
 
     def last_of(self, annotator: str) -> Answer | None:
         """The annotator's latest answer."""
@@ -184,11 +189,6 @@ class Answers:
             return self.given[node][0] if node in self.given else None
         best = votes.most_common(2)
         return None if len(best) > 1 and best[0][1] == best[1][1] else best[0][0]
-
-    def labels(self) -> dict[int, int]:
-        """The class of each labelled node."""
-        found = {node: self.label(node) for node in sorted({*self.given, *self.by_node})}
-        return {node: label for node, label in found.items() if label is not None}
 
     def origin(self, node: int) -> str:
         """How a labelled node was chosen, as in labels.csv."""
@@ -216,6 +216,14 @@ class Answers:
 
     def _keep(self, answer: Answer) -> None:
         self.by_node.setdefault(answer.node, {})[answer.annotator] = answer
+
+    def _update(self, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            label = self.label(node)
+            if label is None:
+                self.labels.pop(node, None)
+            else:
+                self.labels[node] = label
 
     def _rows(self, table: str, columns: tuple[str, ...], *, order: str = "1") -> list[tuple[Any, ...]]:
         return self._file.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}").fetchall()

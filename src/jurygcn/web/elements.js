@@ -1,5 +1,5 @@
 // Functions that create elements. User text becomes a text node or an attribute, never HTML.
-// The page defines `data` with `kind` ("classes" or "target") and the names of the `classes`.
+// The page defines `data` with `kind` ("classes" or "target"), the names of the `classes`, and the number of the `first` class (0).
 // Okabe and Ito's colours, each with a readable text colour
 const PALETTE = [
   ['#0072B2', '#fff'], ['#E69F00', '#000'], ['#009E73', '#000'], ['#CC79A7', '#000'],
@@ -44,10 +44,12 @@ function squeeze(text, length) {
 const colourOf = (c) => (c === null || c === undefined || data.kind !== 'classes' ? NO_COLOUR : PALETTE[c % PALETTE.length]);
 const className = (c) => (c === null || c === undefined ? 'not known' : data.classes[c] ?? String(c));
 
+const codeOf = (c) => String(c + (data.first ?? 0));
+
 // A class as its number on its colour.
 function swatch(c) {
   const [back, ink] = colourOf(c);
-  const box = make('span', { class: 'swatch', title: className(c) }, String(c));
+  const box = make('span', { class: 'swatch', title: className(c) }, codeOf(c));
   box.style.background = back;
   box.style.color = ink;
   return box;

@@ -11,7 +11,7 @@ function spot(node, x, y, radius, extra = '') {
   const shape = trained
     ? draw('rect', { ...common, x: x - radius, y: y - radius, width: 2 * radius, height: 2 * radius, rx: 3 })
     : draw('circle', { ...common, cx: x, cy: y, r: radius });
-  const code = data.kind === 'classes' && shown !== null ? String(shown) : '';
+  const code = data.kind === 'classes' && shown !== null ? codeOf(shown) : '';
   const text = draw('text', { x, y: y + radius * 0.36, 'text-anchor': 'middle', 'font-size': radius, 'font-weight': 650 }, code);
   text.style.fill = ink;
   const label = describe(node) + extra;
@@ -66,11 +66,11 @@ function picture(node, neighbours, drivers) {
 
 const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toPrecision(2)}`;
 
-function key(drivers) {
+function key(drivers, [circle, square] = ['judged', 'trained on']) {
   const sample = (child) => draw('svg', { viewBox: '0 0 26 12', 'aria-hidden': 'true' }, child);
   const line = (name) => draw('line', { x1: 0, x2: 26, y1: 6, y2: 6, class: name, 'stroke-width': 3 });
   const box = draw('rect', { x: 7, y: 0, width: 12, height: 12, rx: 2, fill: NO_COLOUR[0] });
-  const parts = [[draw('circle', { cx: 13, cy: 6, r: 6, fill: NO_COLOUR[0] }), 'judged'], [box, 'trained on'], [line('own'), 'edge']];
+  const parts = [[draw('circle', { cx: 13, cy: 6, r: 6, fill: NO_COLOUR[0] }), circle], [box, square], [line('own'), 'edge']];
   if (drivers) parts.push([line('for'), 'supports'], [line('against'), 'opposes']);
   const what = data.kind === 'classes' ? make('span', {}, 'Number and colour: class') : null;
   return make('div', { class: 'key' }, what, parts.map(([child, words]) => make('span', {}, sample(child), words)));

@@ -106,7 +106,7 @@ function showGraph(graph) {
   data.classes = graph.classes.map((name, c) => (name === String(c) ? `class ${name}` : name)); // keys count from 1
   document.title = `Label ${graph.name}`;
   byId('title').textContent = `Label ${graph.name}`;
-  if (graph.notes.length) byId('footer').prepend(make('p', {}, graph.notes.join(' ')));
+  if (graph.notes.length) byId('footer').prepend(...graph.notes.map((note) => make('p', {}, `${note}.`)));
   startChoices();
 }
 
@@ -132,7 +132,7 @@ async function begin() {
 
 function askName() {
   byId('who').hidden = false;
-  byId('work').hidden = true;
+  showWork(false);
   byId('wait').hidden = true;
   byId('name').value = me.annotator || remembered(localStorage, 'jurygcn-annotator') || data.annotator;
   byId('name').select();

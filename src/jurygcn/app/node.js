@@ -34,7 +34,7 @@ function showTask(page) {
   byId('mode').hidden = !revise;
   byId('mode').textContent = revise ? 'A second look: an answer here replaces your earlier one.' : '';
   byId('back').hidden = !revise;
-  byId('texts').replaceChildren(...(texts.length ? [make('dl', {}, texts.map((entry) => textEntry(entry, node)))] : []));
+  byId('texts').replaceChildren(...(texts.length ? [make('dl', {}, texts.flatMap((entry) => textEntry(entry, node)))] : []));
   byId('features').replaceChildren(...(features.length ? [make('h3', {}, 'Most unusual features'),
     make('dl', {}, features.map((f) => make('div', {}, make('dt', {}, f.name), make('dd', {}, number(f.value)))))] : []));
   byId('comment').value = before?.comment ?? '';
@@ -73,9 +73,13 @@ function showVerdict(verdict) {
     make('p', { class: 'quiet' }, 'The set aims at 90 % coverage. Nodes are chosen actively, so nothing is promised.'));
 }
 
+function showWork(yes) {
+  for (const id of ['task', 'node']) byId(id).hidden = !yes;
+}
+
 function showPage(page) {
   shown.page = page;
-  byId('work').hidden = page === null;
+  showWork(page !== null);
   if (page === null) {
     byId('wait').hidden = false;
     byId('wait').textContent = 'No node is left for you. Thank you. Undo takes back your last answer; take the labels along below.';

@@ -32,9 +32,11 @@ function around(count, radius, turn = -Math.PI / 2) {
 }
 
 function picture(node, neighbours, drivers) {
-  const svg = draw('svg', { viewBox: `0 0 ${SPACE} ${SPACE}`, role: 'group', 'aria-label': `Neighbourhood of ${nameOf(node)}` });
   const near = neighbours.slice(0, RING);
   const far = drivers.filter((driver) => !near.includes(driver.node) && driver.node !== node);
+  const margin = far.length ? 0 : 72; // without an outer ring
+  const box = [margin, margin, SPACE - 2 * margin, SPACE - 2 * margin].join(' ');
+  const svg = draw('svg', { viewBox: box, role: 'group', 'aria-label': `Neighbourhood of ${nameOf(node)}` });
   const place = new Map([[node, [CENTRE, CENTRE]]]);
   around(near.length, 105).forEach((at, k) => place.set(near[k], at));
   around(far.length, 192, -Math.PI / 2 + Math.PI / Math.max(1, far.length)).forEach((at, k) => place.set(far[k].node, at));

@@ -64,7 +64,12 @@ class Server:
 
     def __init__(self, *command: str, cwd: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *command], cwd=cwd, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, *command],
+            cwd=cwd,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         line = self.process.stdout.readline() if self.process.stdout else ""
         found = re.search(r"http://\S+", line)
@@ -96,7 +101,13 @@ class Client:
         self.line = http.client.HTTPConnection(server.parts.hostname, server.parts.port, timeout=60)
 
     def send(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None, *, token: bool = True
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        *,
+        token: bool = True,
     ) -> tuple[int, str, dict[str, str]]:
         address = f"{self.server.parts.path if token else '/'}{path}"
         self.line.request(method, address, body, headers or {})

@@ -14,6 +14,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 64 << 10  # bytes
+TOO_LARGE = (413, "The request is too large.")
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -23,10 +24,6 @@ HEADERS = {
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
-
-
-class TooLarge(Exception):
-    """A body is longer than LARGEST_BODY."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +53,20 @@ class Guard:
                 await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        started = False
 
         async def guarded_send(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
                 extra = {**HEADERS, "content-security-policy": self.policy}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in extra.items())]
             await send(message)
 
         refused = self.refusal(scope, headers)
-        if refused is not None:
-            await _reply(guarded_send, *refused)
+        body = None if refused else await _read(receive)
+        if body is None:
+            await _reply(guarded_send, *(refused or TOO_LARGE))
             return
         inner = {**scope, "path": scope["path"][len(self.token) + 1 :], "raw_path": None, "root_path": ""}
-        try:
-            await self.app(inner, _limited(receive), guarded_send)
-        except TooLarge:
-            if not started:
-                await _reply(guarded_send, 413, "The request is too large.")
+        await self.app(inner, _replayed(body, receive), guarded_send)
 
     def refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and words of the refusal; None if the request may pass."""
@@ -88,7 +79,7 @@ class Guard:
             return 403, "Requests from other sites are refused."
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length) > LARGEST_BODY:
-            return 413, "The request is too large."
+            return TOO_LARGE
         return None
 
     def right_host(self, given: str) -> bool:
@@ -123,18 +114,26 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _limited(receive: Receive) -> Receive:
-    total = 0
-
-    async def count() -> MutableMapping[str, Any]:
-        nonlocal total
+async def _read(receive: Receive) -> bytes | None:
+    """The body of the request; None if it is too large or cut."""
+    body, more = b"", True
+    while more:
         message = await receive()
-        total += len(message.get("body", b""))
-        if total > LARGEST_BODY:
-            raise TooLarge
-        return message
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > LARGEST_BODY or message["type"] != "http.request":
+            return None
+    return body
 
-    return count
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Gives the body once, and then what comes after it."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replay() -> MutableMapping[str, Any]:
+        return next(messages, None) or await receive()
+
+    return replay
 
 
 async def _reply(send: Send, status: int, words: str) -> None:

@@ -28,6 +28,7 @@ function textEntry({ column, kind, text, place }, node) {
 
 function showTask(page) {
   const { node, name, reason, texts, features, before, revise } = page;
+  byId('task').dataset.node = node;
   byId('task-title').textContent = name === String(node) ? `Node ${name}` : name;
   byId('why').textContent = revise ? '' : `Chosen because ${reason}.`;
   byId('why').hidden = Boolean(revise);

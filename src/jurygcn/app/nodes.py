@@ -87,11 +87,9 @@ class NodeTable:
             for place, (column, cells) in enumerate(self.texts.items())
             if cells[node]
         ]
-        features = [
-            {"name": self.features[index] if self.features else f"feature {index}", "value": float(value)}
-            for index, value in zip(self.strongest[node].tolist(), self.values[node].tolist())
-            if index >= 0 and math.isfinite(value)
-        ]
+        pairs = zip(self.strongest[node].tolist(), self.values[node].tolist())
+        named = [(self._feature(index), value) for index, value in pairs if index >= 0 and math.isfinite(value)]
+        features = [{"name": name, "value": value} for name, value in named if name.partition("=")[0] not in self.texts]
         return {"texts": said, "features": features}
 
     def surroundings(self, node: int, known: dict[int, int]) -> tuple[list[int], list[list[int]]]:
@@ -106,6 +104,9 @@ class NodeTable:
         if not (self.folder and 0 <= node < len(self) and 0 <= column < len(cells)):
             return None
         return self._picture(cells[column][node])
+
+    def _feature(self, index: int) -> str:
+        return self.features[index] if self.features else f"feature {index}"
 
     def _cell(self, place: int, text: str) -> dict[str, Any]:
         if text.startswith(("https://", "http://")) and not any(c.isspace() for c in text):

@@ -112,7 +112,7 @@ class Client:
         address = f"{self.server.parts.path if token else '/'}{path}"
         self.line.request(method, address, body, headers or {})
         reply = self.line.getresponse()
-        return reply.status, reply.read().decode(), dict(reply.getheaders())
+        return reply.status, reply.read().decode(errors="replace"), dict(reply.getheaders())
 
     def post(self, action: str, **fields: Any) -> tuple[int, Any]:
         body = json.dumps({**self.me, **fields}).encode()

@@ -68,11 +68,14 @@ function showHints() {
   byId('hints').setAttribute('aria-pressed', String(shown.hints));
 }
 
+// A name that may be broken after its separators.
+const breakable = (name) => name.split(/(?<=[_/.-])/).flatMap((part) => [make('wbr'), part]);
+
 function startChoices() {
   const many = data.classes.length > 9;
   byId('find').hidden = !many;
   byId('choices').replaceChildren(...data.classes.map((name, c) => make('button', { type: 'button', 'data-label': c, onclick: () => answer('label', c) },
-    swatch(c), make('span', {}, name))));
+    swatch(c), make('span', {}, breakable(name)))));
 }
 
 function filterChoices() {

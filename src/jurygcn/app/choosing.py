@@ -88,7 +88,7 @@ def estimated_accuracy(jury: Jury) -> Point:
     n, share = len(right), float(right.mean())
     middle = (share + NORMAL**2 / (2 * n)) / (1 + NORMAL**2 / n)
     half = NORMAL * math.sqrt(share * (1 - share) / n + NORMAL**2 / (4 * n**2)) / (1 + NORMAL**2 / n)
-    return Point(n, share, middle - half, middle + half)
+    return Point(n, share, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def doubtful_labels(jury: Jury) -> list[Doubtful]:

@@ -37,6 +37,7 @@ class Guard:
             addresses and the host itself: a page of another site reaches the server only under that site's name.
         policy: the Content-Security-Policy of every reply.
         browsers: whether browsers use the application. If not, a request with an Origin is refused.
+        largest: the most bytes of a body.
     """
 
     app: Asgi
@@ -45,6 +46,7 @@ class Guard:
     port: int
     policy: str = "default-src 'none'"
     browsers: bool = True
+    largest: int = LARGEST_BODY
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it on."""
@@ -61,7 +63,7 @@ class Guard:
             await send(message)
 
         refused = self.refusal(scope, headers)
-        body = None if refused else await _read(receive)
+        body = None if refused else await _read(receive, self.largest)
         if body is None:
             await _reply(guarded_send, *(refused or TOO_LARGE))
             return
@@ -78,7 +80,7 @@ class Guard:
         if not self.same_origin(scope, headers):
             return 403, "Requests from other sites are refused."
         length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > LARGEST_BODY:
+        if not length.isascii() or not length.isdigit() or int(length) > self.largest:
             return TOO_LARGE
         return None
 
@@ -114,14 +116,14 @@ def _is_address(name: str) -> bool:
     return True
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def _read(receive: Receive, largest: int) -> bytes | None:
     """The body of the request; None if it is too large or cut."""
     body, more = b"", True
     while more:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(body) > LARGEST_BODY or message["type"] != "http.request":
+        if len(body) > largest or message["type"] != "http.request":
             return None
     return body
 

@@ -76,6 +76,21 @@ class NodeTable:
         """The node as in files of labels."""
         return self.names[node] if self.names and self.written_by_name else str(node)
 
+    @cached_property
+    def _by_text(self) -> dict[str, int]:
+        return {self.written(node): node for node in range(len(self))}
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {name: node for node, name in enumerate(self.names or ())}
+
+    def find(self, text: object, name: object = None) -> int | None:
+        """The node that a file calls so; None if there is none, or if number and name do not agree."""
+        if not self.names or name is None:
+            return self._by_text.get(str(text))
+        node = self._by_name.get(str(name))
+        return node if node is not None and str(text) in (str(node), str(name)) else None
+
     def around(self, node: int) -> list[int]:
         """The neighbours of the node, sorted."""
         return [int(v) for v in self.neighbours[self.first[node] : self.first[node + 1]]]

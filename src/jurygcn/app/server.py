@@ -11,7 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from jurygcn.app.guard import Asgi, Guard
+from jurygcn.app.guard import LARGEST_BODY, Asgi, Guard
+from jurygcn.app.label_studio import LARGEST_TASKS, backend
 from jurygcn.app.rounds import Source
 from jurygcn.app.routes import application, page_of, policy_of
 from jurygcn.app.session import Session
@@ -44,8 +45,11 @@ class Settings:
     annotator: str = ""
 
 
-def serve(settings: Settings, *, announce: Callable[[str], Any]) -> None:
-    """Serve until the process is told to end. ``announce`` gets the address when it can be opened."""
+def serve(settings: Settings, *, announce: Callable[[str], Any], for_label_studio: bool = False) -> None:
+    """Serve the page, or Label Studio, until the process is told to end.
+
+    ``announce`` gets the address when it can be opened.
+    """
     with changing(settings.answers, patience=0):  # one server for one file
         answers = Answers(settings.answers)
         try:
@@ -55,11 +59,15 @@ def serve(settings: Settings, *, announce: Callable[[str], Any]) -> None:
             session = Session(answers, settings.batch, settings.overlap)
             page = page_of(annotator=settings.annotator, overlap=settings.overlap)
             run(
-                lambda end: application(session, source, page, on_failure=end),
+                (lambda end: backend(session, source, on_failure=end))
+                if for_label_studio
+                else (lambda end: application(session, source, page, on_failure=end)),
                 host=settings.host,
                 port=settings.port,
                 policy=policy_of(page),
                 announce=announce,
+                browsers=not for_label_studio,
+                largest=LARGEST_TASKS if for_label_studio else LARGEST_BODY,
             )
         finally:
             answers.close()
@@ -75,6 +83,7 @@ def run(
     policy: str,
     announce: Callable[[str], Any],
     browsers: bool = True,
+    largest: int = LARGEST_BODY,
 ) -> None:
     """Serve an application behind a ``Guard``. ``make`` gets a function that ends the server."""
     token = secrets.token_urlsafe(24)
@@ -85,7 +94,7 @@ def run(
         def end() -> None:
             server.should_exit = True
 
-        guard = Guard(make(end), token, host, found, policy, browsers)
+        guard = Guard(make(end), token, host, found, policy, browsers, largest)
         config = uvicorn.Config(
             guard,
             log_config=None,

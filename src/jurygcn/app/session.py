@@ -96,7 +96,7 @@ class Session:
     def _finished(self, found: Round) -> None:
         self.busy, self.note = False, found.note
         self.rounds += 1
-        self._opened()[1].renew(found.choices)
+        self.opened()[1].renew(found.choices)
         if found.view is not None:
             self.view, self.doubtful, self.used = found.view, found.doubtful, found.labels
         if found.point is not None:
@@ -106,13 +106,18 @@ class Session:
         else:
             self._renew()
 
-    def _renew(self) -> None:
+    def _renew(self, enough: int | None = None) -> None:
         """Start the next round if enough has changed."""
-        if not self.busy and self.rounds and self.changes >= max(1, self.batch // 2):
+        enough = max(1, self.batch // 2) if enough is None else enough
+        if not self.busy and self.rounds and self.changes >= enough:
             self._send(train=True)
 
+    def learn(self) -> None:
+        """Start the next round now, if anything has changed."""
+        self._renew(1)
+
     def _send(self, *, train: bool) -> None:
-        desk = self._opened()[1]
+        desk = self.opened()[1]
         self.busy, self.changes = True, 0
         labels = dict(sorted(self.answers.labels.items()))
         self.submit(Job(labels, desk.pending(), desk.open_nodes(), 2 * self.batch, train))
@@ -124,11 +129,17 @@ class Session:
         """Whether nodes can be handed out."""
         return self.rounds > 0
 
+    def opened(self) -> tuple[NodeTable, Desk]:
+        """The nodes and the desk; raise Gone before the graph is loaded."""
+        if self.table is None or self.desk is None:
+            raise Gone("The graph is not loaded yet.")
+        return self.table, self.desk
+
     def state(self, caller: Caller | None = None) -> dict[str, Any]:
         """Progress, the curve, answers to look at again."""
         if not self.ready:
             return {"ready": False, "stage": "Loading the graph" if self.table is None else "Choosing the first nodes"}
-        table, desk = self._opened()
+        table, desk = self.opened()
         if caller is not None:
             desk.still_there(caller.annotator, caller.tab)
         counts, labels = self.answers.counts(), self.answers.labels
@@ -149,12 +160,12 @@ class Session:
 
     def next(self, caller: Caller) -> dict[str, Any] | None:
         """The page of the next node; None if no node is left."""
-        entry = self._opened()[1].next_for(caller.annotator, caller.tab)
+        entry = self.opened()[1].next_for(caller.annotator, caller.tab)
         return None if entry is None else self.page(entry.node, caller.annotator)
 
     def answer(self, caller: Caller, request: Mapping[str, Any]) -> Answer:
         """Record an answer. The same request again changes nothing."""
-        table, desk = self._opened()
+        table, _ = self.opened()
         node, label = _number(request, "node", len(table)), request.get("label")
         kind, key = _text(request, "kind", LONGEST_KEY), _text(request, "request", LONGEST_KEY)
         if label is not None:
@@ -167,26 +178,34 @@ class Session:
             return before
         if before is not None and request.get("revise") is not True:
             raise Gone(f"You have answered {table.name(node)} already, in another tab. Here is the next node.")
-        made = self.answers.record(given)
-        desk.release(caller.annotator, node)
+        return self.take(given)
+
+    def take(self, answer: Answer) -> Answer:
+        """Record a checked answer."""
+        made = self.answers.record(answer)
+        self.opened()[1].release(answer.annotator, answer.node)
         self.changes += 1
         self._renew()
         return made
 
+    def drop(self, answer: Answer) -> None:
+        """Take back an answer."""
+        self.answers.remove(answer)
+        self.changes += 1
+
     def undo(self, caller: Caller) -> dict[str, Any]:
         """Take back the annotator's last answer; returns the page of its node, with the answer."""
-        desk = self._opened()[1]
+        desk = self.opened()[1]
         last = self.answers.last_of(caller.annotator)
         if last is None:
             raise Gone("There is nothing to undo.")
-        self.answers.remove(last)
+        self.drop(last)
         desk.hold(caller.annotator, caller.tab, last.node)
-        self.changes += 1
         return {**self.page(last.node, caller.annotator), "before": _said(last)}
 
     def look(self, caller: Caller, request: Mapping[str, Any]) -> dict[str, Any]:
         """The page of a node to look at again, with the annotator's answer."""
-        node = _number(request, "node", len(self._opened()[0]))
+        node = _number(request, "node", len(self.opened()[0]))
         before = self.answers.by_node.get(node, {}).get(caller.annotator)
         return {
             **self.page(node, caller.annotator),
@@ -196,7 +215,7 @@ class Session:
 
     def page(self, node: int, annotator: str) -> dict[str, Any]:
         """What the page shows of a node. Other people's answers for this node are not shown."""
-        table, desk = self._opened()
+        table, desk = self.opened()
         labels = {v: label for v in table.around(node) if (label := self.answers.labels.get(v)) is not None}
         near, edges = table.surroundings(node, labels)
         shown = [node, *near]
@@ -230,7 +249,7 @@ class Session:
         }
 
     def _worth_a_look(self) -> list[dict[str, Any]]:
-        table = self._opened()[0]
+        table = self.opened()[0]
         found = [
             {"node": node, "name": table.name(node), "why": "disagreement", "said": votes}
             for node, votes in self.answers.disagreements().items()
@@ -240,11 +259,6 @@ class Session:
             if entry.node not in listed and self.answers.label(entry.node) == entry.label:
                 found.append({**asdict(entry), "name": table.name(entry.node), "why": "doubtful"})
         return found[:MOST_LISTED]
-
-    def _opened(self) -> tuple[NodeTable, Desk]:
-        if self.table is None or self.desk is None:
-            raise Gone("The graph is not loaded yet.")
-        return self.table, self.desk
 
 
 def _said(answer: Answer) -> dict[str, Any]:

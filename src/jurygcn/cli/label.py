@@ -6,14 +6,17 @@ import os
 import sys
 import webbrowser
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from jurygcn.app.rounds import Source
 from jurygcn.cli import options as given
-from jurygcn.cli.output import check_out
-from jurygcn.cli.reporting import say, visible
+from jurygcn.cli.output import check_out, say_written
+from jurygcn.cli.reporting import visible
 from jurygcn.errors import SettingError
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -27,24 +30,26 @@ Share = Annotated[
         "it. Nothing is encrypted.",
     ),
 ]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option("--labels", help="Labels to begin with: a CSV with node and label, or Label Studio's JSON."),
+]
+Classes = Annotated[
+    str | None, typer.Option("--classes", help="The classes, separated by commas, for a graph without labels.")
+]
+AnswersFile = Annotated[
+    Path | None,
+    typer.Option("--answers", help="The file of answers; answers.sqlite in the graph's folder by default."),
+]
+Batch = Annotated[int, given.whole("--batch", "The model learns after every half batch of answers.", most=1000)]
 
 
 def label(
     data: given.Name,
-    labels: Annotated[
-        Path | None,
-        typer.Option("--labels", help="Labels to begin with: a CSV with node and label, or Label Studio's JSON."),
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option("--classes", help="The classes, separated by commas, for a graph without labels.")
-    ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option("--answers", help="The file of answers; answers.sqlite in the graph's folder by default."),
-    ] = None,
-    batch: Annotated[
-        int, given.whole("--batch", "Nodes per batch; half of it later the next is chosen.", most=1000)
-    ] = 20,
+    labels: LabelsFile = None,
+    classes: Classes = None,
+    answers: AnswersFile = None,
+    batch: Batch = 20,
     annotator: Annotated[str, typer.Option("--annotator", help="The name that the page suggests.")] = "",
     overlap: Annotated[int, given.whole("--overlap", "The number of annotators for each node.", most=100)] = 1,
     export: Annotated[
@@ -64,16 +69,11 @@ def label(
     """
     check_host(host, share)
     server = load_app("server")
-    from jurygcn.app.rounds import Source
-
-    path = answers or default_answers(data)
-    check_out(path.parent)
-    words = tuple(classes.split(",")) if classes else None
-    source = Source(data, labels, words, seed)
+    source, path = prepared(data, labels, classes, answers, seed)
     if export is not None:
         from jurygcn.app.offline import write_export
 
-        say(f"Wrote {write_export(source, path, export)}")
+        say_written(Console(), [write_export(source, path, export)])
         return
 
     def announce(address: str) -> None:
@@ -87,10 +87,17 @@ def label(
     server.serve(settings, announce=announce)
 
 
-def load_app(module: str):  # type: ignore[no-untyped-def]
-    """A module of the application; raise SettingError if its packages are missing."""
-    from importlib import import_module
+def prepared(
+    data: str, labels: Path | None, classes: str | None, answers: Path | None, seed: int
+) -> tuple[Source, Path]:
+    """What to load, and the file of answers; raise SettingError if it cannot be written."""
+    path = answers or default_answers(data)
+    check_out(path.parent)
+    return Source(data, labels, tuple(classes.split(",")) if classes else None, seed), path
 
+
+def load_app(module: str) -> Any:
+    """A module of the application; raise SettingError if its packages are missing."""
     try:
         return import_module(f"jurygcn.app.{module}")
     except ModuleNotFoundError as error:

@@ -256,6 +256,15 @@ def test_webhooks(session, jobs):
     assert label_studio.listen(session, {"action": "PROJECT_UPDATED"}) == {"status": "ok"}
 
 
+def test_training_takes_all_annotations_once(session):
+    tasks = [{**task(node), "annotations": [annotation("a", node)]} for node in range(4)]
+    label_studio.train(session, {"annotations": tasks})
+    numbers = [answer.number for answer in session.answers]
+    label_studio.train(session, {"annotations": tasks})
+    assert session.answers.labels == dict.fromkeys(range(4), 0)
+    assert [answer.number for answer in session.answers] == numbers
+
+
 @pytest.mark.parametrize(
     "event",
     [

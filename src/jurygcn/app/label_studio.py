@@ -78,7 +78,11 @@ def predict(session: Session, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"results": results, "model_version": model_version(session)}
 
 
-def _train(session: Session, _: Mapping[str, Any]) -> dict[str, Any]:
+def train(session: Session, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the annotations of all tasks, as far as they are sent, and start a round."""
+    for task in asked.get("annotations") or []:
+        for annotation in _field(task, "annotations"):
+            _save(session, {"task": task, "annotation": annotation})
     session.learn()
     return {"model_version": model_version(session)}
 
@@ -106,10 +110,10 @@ def _save(session: Session, event: Mapping[str, Any]) -> None:
     if len(words) > 1 or any(word not in table.classes for word in words):
         raise DataError(f"expected one of the classes of the graph, got {excerpt(words)}; correct the annotation")
     label = table.classes.index(words[0]) if words else None
-    answer = Answer(
-        node, about.annotator, "unknown" if label is None else "label", label, request=str(annotation.get("id", ""))
-    )
-    session.take(answer)
+    kind, key = "unknown" if label is None else "label", str(annotation.get("id", ""))
+    known = session.answers.by_node.get(node, {}).get(about.annotator)
+    if known is None or (known.label, known.request) != (label, key):
+        session.take(Answer(node, about.annotator, kind, label, request=key))
 
 
 def _delete(session: Session, annotation: str) -> None:
@@ -142,6 +146,6 @@ def _field(record: Any, name: str) -> Any:
 ACTIONS: dict[str, Callable[[Session, Mapping[str, Any]], dict[str, Any]]] = {
     "setup": _setup,
     "predict": predict,
-    "train": _train,
+    "train": train,
     "webhook": listen,
 }

@@ -160,6 +160,8 @@ class Session:
 
     def next(self, caller: Caller) -> dict[str, Any] | None:
         """The page of the next node; None if no node is left."""
+        if not self.ready:
+            raise Gone("The first nodes are not chosen yet.")
         entry = self.opened()[1].next_for(caller.annotator, caller.tab)
         return None if entry is None else self.page(entry.node, caller.annotator)
 

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -118,17 +119,18 @@ def main() -> None:
         studio.ask("POST", "/api/webhooks/", hook)
 
         for step in range(given.labels):
-            _retrieve(studio, project) if step % 10 == 0 else None
-            task = studio.ask("POST", f"/api/dm/actions?id=next_task&project={project}", {})
+            if step % 10 == 0:
+                _retrieve(studio, project)
+            task = studio.ask("GET", f"/api/projects/{project}/next/")
             node = int(task["data"]["node"])
             choice = {"choices": [words[int(graph.y[node])]]}
             result = [{"from_name": "label", "to_name": "text", "type": "choices", "value": choice}]
             studio.ask("POST", f"/api/tasks/{task['id']}/annotations", {"result": result})
         time.sleep(5)
-        _retrieve(studio, project)
+        newest = _retrieve(studio, project)
         listed = studio.ask("GET", f"/api/tasks?project={project}&page_size=200&fields=all")["tasks"]
         versions = {p.get("model_version") for task in listed for p in task["predictions"]}
-        guesses = [(t, p) for t in listed for p in t["predictions"][-1:] if p["result"]]
+        guesses = [(t, p) for t in listed for p in t["predictions"] if p["model_version"] == newest and p["result"]]
         right = sum(
             p["result"][0]["value"]["choices"] == [words[int(graph.y[int(t["data"]["node"])])]] for t, p in guesses
         )
@@ -136,8 +138,16 @@ def main() -> None:
         print(f"model versions: {sorted(map(str, versions))}")
         print(f"predictions: {len(guesses)}, right: {right}")
         low = sorted((p["score"], t["data"]["node"]) for t, p in guesses if not t["annotations"])[:3]
-        task = studio.ask("POST", f"/api/dm/actions?id=next_task&project={project}", {})
+        task = studio.ask("GET", f"/api/projects/{project}/next/")
         print(f"lowest scores of unlabelled tasks: {low}; the next task is node {task['data']['node']}")
+        backend.send_signal(signal.SIGINT)
+        backend.wait(30)
+        exported = folder / "tasks.json"
+        subprocess.run([*command[:3], "label", given.graph, "--export", exported.name], cwd=folder, check=True)
+        other = studio.ask("POST", "/api/projects", {**settings, "title": "imported"})["id"]
+        studio.ask("POST", f"/api/projects/{other}/import", json.loads(exported.read_text()))
+        found = studio.ask("GET", f"/api/projects/{other}")
+        print(f"our export, imported: {found['task_number']} tasks, {found['total_annotations_number']} annotations")
     finally:
         for process in processes:
             process.terminate()
@@ -156,10 +166,14 @@ def _predicts(model: str, tasks: list[dict[str, Any]]) -> bool:
     return True
 
 
-def _retrieve(studio: Studio, project: int) -> None:
-    """Let Label Studio ask the model for predictions of all tasks."""
+def _retrieve(studio: Studio, project: int) -> str:
+    """Let Label Studio ask the model about all tasks, and use the newest version of the model; returns it."""
     every = {"selectedItems": {"all": True, "excluded": []}, "ordering": []}
     studio.ask("POST", f"/api/dm/actions?id=retrieve_tasks_predictions&project={project}", every)
+    listed = studio.ask("GET", f"/api/tasks?project={project}&page_size=200&fields=all")["tasks"]
+    newest = max((p for task in listed for p in task["predictions"]), key=lambda p: p["id"])["model_version"]
+    studio.ask("PATCH", f"/api/projects/{project}", {"model_version": newest})
+    return str(newest)
 
 
 if __name__ == "__main__":

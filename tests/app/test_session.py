@@ -14,7 +14,7 @@ from light_server import CLASSES, ring
 from jurygcn.app import exports, label_studio
 from jurygcn.app.rounds import Doubtful, Failed, Job, Loaded, Round, View
 from jurygcn.app.scheduling import Chosen
-from jurygcn.app.session import Caller, Gone, Session
+from jurygcn.app.session import Caller, Gone, Session, thinned
 from jurygcn.app.store import Answers, Point
 from jurygcn.errors import DataError
 
@@ -155,6 +155,16 @@ def test_answers_worth_a_second_look(tmp_path):
     assert found[0]["said"] == {"ann": 0, "bob": 1}
     session.answer(ANN, {"node": 6, "kind": "label", "label": 1, "request": "x", "revise": True})
     assert [entry["node"] for entry in session.state(ANN)["again"]] == [5, 6]  # now they disagree
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 1234])
+def test_a_long_curve_is_thinned(count):
+    points = [Point(k, 0.5, 0.4, 0.6) for k in range(count)]
+    kept = thinned(points)
+    assert len(kept) <= 100
+    assert len(kept) >= min(count, 50)
+    assert kept[-1:] == points[-1:]
+    assert kept == sorted(kept, key=lambda point: point.labels)
 
 
 def test_another_graph_or_a_failed_worker_ends_the_session(session, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 
 import pytest
@@ -76,7 +77,30 @@ def test_labels_are_the_majority(answers):
     assert answers.origin(1) == "random"
     answers.record(Answer(6, "eve", "label", 0))
     assert answers.origin(6) == "actively"
-    assert answers.counts()["eve"] == {"label": 2, "unknown": 1, "skip": 0}
+    assert answers.counts["eve"] == {"label": 2, "unknown": 1, "skip": 0}
+
+
+def test_memory_and_file_agree_after_many_changes(answers):
+    draw = random.Random(1)
+    for _ in range(150):
+        node, who, kind = draw.randrange(6), draw.choice("abc"), draw.choice(("label", "label", "unknown", "skip"))
+        there = answers.by_node.get(node, {}).get(who)
+        if there is not None and draw.random() < 0.4:
+            answers.remove(there)
+        else:
+            answers.record(Answer(node, who, kind, draw.randrange(3) if kind == "label" else None))
+    kept = {node: given for node, given in answers.by_node.items() if given}
+    counts = {who: found for who, found in answers.counts.items() if sum(found.values())}
+    again = reopened(answers)
+    assert again.by_node == kept
+    assert again.labels == answers.labels
+    assert again.counts == counts
+    assert again.disagreements() == answers.disagreements()
+    for node, given in kept.items():  # the labels, counted by hand
+        votes = [a.label for a in given.values() if a.label is not None]
+        best = [label for label in set(votes) if votes.count(label) == max(map(votes.count, votes))]
+        assert answers.labels.get(node) == (best[0] if len(best) == 1 else None)
+        assert (node in answers.disagreements()) == (len(set(votes)) > 1)
 
 
 def test_another_graph_is_refused(answers):

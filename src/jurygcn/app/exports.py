@@ -31,16 +31,19 @@ def answers_csv(answers: Answers, table: NodeTable) -> str:
 
 
 def label_studio_json(answers: Answers, table: NodeTable) -> str:
-    """Tasks with annotations, in Label Studio's format; labels from a file are annotations without annotator."""
+    """Tasks with annotations, in Label Studio's format. Names and comments are in the field ``answers`` of the data."""
     tasks = []
     for node in sorted({*answers.given, *answers.by_node}):
         given = [a for a in answers.by_node.get(node, {}).values() if a.kind != "skip"]
-        annotations = [_annotation(a.label, table, a) for a in sorted(given, key=lambda answer: answer.number)]
+        given.sort(key=lambda answer: answer.number)
+        annotations = [_annotation(a.label, table) for a in given]
         if node in answers.given and not annotations:
             annotations = [_annotation(answers.given[node][0], table)]
         if annotations:
+            said = [{"annotator": a.annotator, "comment": a.comment, "time": _time(a)} for a in given]
             about = {"node": table.written(node), "name": table.name(node), "chosen": answers.origin(node)}
-            tasks.append({**label_studio.task(about, table.name(node)), "annotations": annotations})
+            task = label_studio.task({**about, "answers": said}, table.name(node))
+            tasks.append({**task, "annotations": annotations})
     return label_studio.as_json_text(tasks)
 
 
@@ -51,15 +54,13 @@ EXPORTS: dict[str, Callable[[Answers, NodeTable], str]] = {
 }
 
 
-def _annotation(label: int | None, table: NodeTable, answer: Answer | None = None) -> dict[str, Any]:
-    """An annotation; "don't know" is a cancelled one."""
-    made: dict[str, Any] = {
-        "result": [] if label is None else [label_studio.choice(table.classes[label])],
-        "was_cancelled": label is None,
-    }
-    if answer is not None:
-        made |= {"completed_by": {"email": answer.annotator}, "created_at": _time(answer), "comment": answer.comment}
-    return made
+def _annotation(label: int | None, table: NodeTable) -> dict[str, Any]:
+    """An annotation; "don't know" is a cancelled one.
+
+    It does not name the annotator, because Label Studio refuses people that it does not know; the task's data does.
+    """
+    result = [] if label is None else [label_studio.choice(table.classes[label])]
+    return {"result": result, "was_cancelled": label is None}
 
 
 def _word(answer: Answer, table: NodeTable) -> str:

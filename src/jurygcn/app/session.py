@@ -12,11 +12,11 @@ import numpy as np
 from jurygcn.app.nodes import NodeTable
 from jurygcn.app.rounds import Doubtful, Failed, Job, Loaded, Message, Round, View
 from jurygcn.app.scheduling import Desk
-from jurygcn.app.store import KINDS, Answer, Answers
+from jurygcn.app.store import KINDS, Answer, Answers, Point
 from jurygcn.errors import DataError, SettingError, excerpt
 
 LONGEST_NAME, LONGEST_COMMENT, LONGEST_KEY = 60, 2000, 64
-MOST_LISTED = 20
+MOST_LISTED, MOST_POINTS = 20, 100  # in one reply
 
 
 class Gone(SettingError):
@@ -142,7 +142,7 @@ class Session:
         table, desk = self.opened()
         if caller is not None:
             desk.still_there(caller.annotator, caller.tab)
-        counts, labels = self.answers.counts(), self.answers.labels
+        counts, labels = self.answers.counts, self.answers.labels
         return {
             "ready": True,
             "labels": len(labels),
@@ -151,7 +151,7 @@ class Session:
             "per_class": np.bincount(list(labels.values()), minlength=len(table.classes)).tolist(),
             "annotators": counts,
             "mine": counts.get(caller.annotator, dict.fromkeys(KINDS, 0)) if caller else None,
-            "curve": [asdict(point) for point in self.answers.curve],
+            "curve": [asdict(point) for point in thinned(self.answers.curve)],
             "used": self.used,
             "training": self.busy and not self.note,
             "note": self.note,
@@ -261,6 +261,12 @@ class Session:
             if entry.node not in listed and self.answers.label(entry.node) == entry.label:
                 found.append({**asdict(entry), "name": table.name(entry.node), "why": "doubtful"})
         return found[:MOST_LISTED]
+
+
+def thinned(points: list[Point]) -> list[Point]:
+    """At most MOST_POINTS of the points, evenly, with the last one."""
+    step = -(-len(points) // MOST_POINTS) or 1
+    return points[::-step][::-1]
 
 
 def _said(answer: Answer) -> dict[str, Any]:

@@ -91,11 +91,13 @@ class Answers:
             }
             self.given = {n: (label, how) for n, label, how in self._rows("given", ("node", "label", "chosen"))}
             self.by_node: dict[int, dict[str, Answer]] = {}
+            self.counts: dict[str, dict[str, int]] = {}  # answers of each kind, by annotator
             for row in self._rows("answers", COLUMNS, order="number"):
                 self._keep(Answer(*row))
             self.curve = [Point(*row) for row in self._rows("curve", ("labels", "accuracy", "lower", "upper"))]
             self._count = max((a.number for a in self), default=0)
             self.labels: dict[int, int] = {}  # the class of each labelled node
+            self._disputed: set[int] = set()
             self._update({*self.given, *self.by_node})
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise DataError(
@@ -164,7 +166,7 @@ class Answers:
         """Delete an answer."""
         with self._transaction():
             self._file.execute("DELETE FROM answers WHERE node = ? AND annotator = ?", (answer.node, answer.annotator))
-        del self.by_node[answer.node][answer.annotator]
+        self._forget(answer.node, answer.annotator)
         self._update([answer.node])
 
     def last_of(self, annotator: str) -> Answer | None:
@@ -172,19 +174,11 @@ class Answers:
         mine = (answers[annotator] for answers in self.by_node.values() if annotator in answers)
         return max(mine, key=lambda answer: answer.number, default=None)
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """The number of answers of each kind, by annotator."""
-        found: dict[str, dict[str, int]] = {}
-        for answer in self:
-            own = found.setdefault(answer.annotator, dict.fromkeys(KINDS, 0))
-            own[answer.kind] += 1
-        return found
-
     # --- labels ----------------------------------------------------------------------------------------
 
     def label(self, node: int) -> int | None:
         """The class that most annotators gave, or the file of labels; None if there is none or a tie."""
-        votes = Counter(a.label for a in self.by_node.get(node, {}).values() if a.label is not None)
+        votes = Counter(self._votes(node).values())
         if not votes:
             return self.given[node][0] if node in self.given else None
         best = votes.most_common(2)
@@ -197,12 +191,7 @@ class Answers:
 
     def disagreements(self) -> dict[int, dict[str, int]]:
         """The nodes with different labels from different annotators: the label of each annotator."""
-        found = {}
-        for node, answers in self.by_node.items():
-            votes = {a.annotator: a.label for a in answers.values() if a.label is not None}
-            if len(set(votes.values())) > 1:
-                found[node] = votes
-        return found
+        return {node: self._votes(node) for node in sorted(self._disputed)}
 
     # --- the curve -------------------------------------------------------------------------------------
 
@@ -215,7 +204,18 @@ class Answers:
     # --- SQLite ----------------------------------------------------------------------------------------
 
     def _keep(self, answer: Answer) -> None:
+        """Put the answer into memory, in place of the annotator's earlier one."""
+        self._forget(answer.node, answer.annotator)
         self.by_node.setdefault(answer.node, {})[answer.annotator] = answer
+        self.counts.setdefault(answer.annotator, dict.fromkeys(KINDS, 0))[answer.kind] += 1
+
+    def _forget(self, node: int, annotator: str) -> None:
+        before = self.by_node.get(node, {}).pop(annotator, None)
+        if before is not None:
+            self.counts[annotator][before.kind] -= 1
+
+    def _votes(self, node: int) -> dict[str, int]:
+        return {a.annotator: a.label for a in self.by_node.get(node, {}).values() if a.label is not None}
 
     def _update(self, nodes: Iterable[int]) -> None:
         for node in nodes:
@@ -224,6 +224,8 @@ class Answers:
                 self.labels.pop(node, None)
             else:
                 self.labels[node] = label
+            disputed = len(set(self._votes(node).values())) > 1
+            (self._disputed.add if disputed else self._disputed.discard)(node)
 
     def _rows(self, table: str, columns: tuple[str, ...], *, order: str = "1") -> list[tuple[Any, ...]]:
         return self._file.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}").fetchall()

@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from jurygcn.app.rounds import Failed, Source
+from jurygcn.app.rounds import Failed, Round, Source
 
 NICE = 5  # pages come first
 
@@ -34,6 +34,14 @@ def _work(connection: Connection, source: Source) -> None:
     except JuryError as error:
         connection.send(Failed(str(error)))
         return
+    except Exception as error:  # the server ends with this sentence
+        connection.send(Failed(f"expected to load the graph, got {type(error).__name__} ({error}); check its files"))
+        return
     connection.send(loaded)
     while True:
-        connection.send(play(data, connection.recv(), seed=source.seed))
+        job = connection.recv()
+        try:
+            found = play(data, job, seed=source.seed)
+        except Exception as error:  # people can go on; the page shows the note
+            found = Round(len(job.labels), note=f"The next choice failed: {type(error).__name__} ({error}).")
+        connection.send(found)

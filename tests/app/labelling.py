@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -59,8 +61,18 @@ def write_graph(folder: Path) -> Path:
     return folder
 
 
-class Server:
-    """A server process and its address."""
+class Address:
+    """Where a server listens."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.parts = address, urlsplit(address)
+
+    def client(self, annotator: str = "ann", tab: str = "1") -> Client:
+        return Client(self, annotator, tab)
+
+
+class Server(Address):
+    """A server process."""
 
     def __init__(self, *command: str, cwd: Path) -> None:
         self.process = subprocess.Popen(
@@ -76,8 +88,7 @@ class Server:
         if found is None:
             self.process.kill()
             raise AssertionError(line + str(self.process.communicate()))
-        self.address = found[0]
-        self.parts = urlsplit(self.address)
+        super().__init__(found[0])
 
     def kill(self) -> None:
         self.process.kill()
@@ -89,14 +100,11 @@ class Server:
         _, errors = self.process.communicate(timeout=30)
         return self.process.returncode, errors
 
-    def client(self, annotator: str = "ann", tab: str = "1") -> Client:
-        return Client(self, annotator, tab)
-
 
 class Client:
     """One annotator: plain HTTP over one connection."""
 
-    def __init__(self, server: Server, annotator: str, tab: str) -> None:
+    def __init__(self, server: Address, annotator: str, tab: str) -> None:
         self.server, self.me = server, {"annotator": annotator, "tab": tab}
         self.line = http.client.HTTPConnection(server.parts.hostname, server.parts.port, timeout=60)
 
@@ -141,3 +149,29 @@ def labelling(folder: Path, *options: str) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def in_thread(settings: Any, **more: Any) -> Iterator[Address]:
+    """A server in a thread of this process."""
+    import uvicorn
+
+    from jurygcn.app.server import serve
+
+    made, address, original = [], Queue[str](), uvicorn.Server
+
+    class Recorded(original):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    uvicorn.Server = Recorded  # type: ignore[misc]
+    thread = Thread(target=serve, args=(settings,), kwargs={"announce": address.put, **more}, daemon=True)
+    try:
+        thread.start()
+        yield Address(address.get(timeout=PATIENCE))
+    finally:
+        uvicorn.Server = original  # type: ignore[misc]
+        made[-1].should_exit = True
+        thread.join(PATIENCE)
+    assert not thread.is_alive()

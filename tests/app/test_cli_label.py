@@ -7,23 +7,15 @@ import sys
 import time
 
 import pytest
-from labelling import CLASSES, Server, truth, write_graph
 from typer.testing import CliRunner, Result
 
+from jurygcn.app.rounds import Source
+from jurygcn.app.server import Settings
 from jurygcn.app.store import Answer, Answers
 from jurygcn.cli import app
+from labelling import CLASSES, Server, in_thread, truth, write_graph
 
 WORDS = ",".join(CLASSES)
-# `jurygcn label-studio` without the command line, which would import torch once more
-BACKEND = f"""
-import sys
-from pathlib import Path
-from jurygcn.app.rounds import Source
-from jurygcn.app.server import Settings, serve
-if __name__ == "__main__":
-    settings = Settings(Source(sys.argv[1], classes={CLASSES!r}), Path(sys.argv[1]) / "answers.sqlite")
-    serve(settings, announce=lambda address: print(address, flush=True), for_label_studio=True)
-"""
 
 
 def run(*arguments: object) -> Result:
@@ -139,13 +131,12 @@ def test_exports_that_are_refused(folder, options, words, monkeypatch):
 
 def test_label_studio_backend(folder):
     """The protocol over HTTP, with the real worker; browsers are refused."""
-    server = Server("-c", BACKEND, str(folder), cwd=folder.parent)
-    try:
-        client = server.client()
+    settings = Settings(Source(str(folder), classes=CLASSES), folder / "answers.sqlite")
+    with in_thread(settings, for_label_studio=True) as server:
+        client, headers = server.client(), {"Content-Type": "application/json"}
         status, text, _ = client.send("GET", "health")
         assert status == 200
         assert json.loads(text)["status"] == "UP"
-        headers = {"Content-Type": "application/json"}
         assert client.send("GET", "health", headers={"Origin": "http://127.0.0.1"})[0] == 403
         tasks = [{"id": node, "data": {"node": node}} for node in range(30)]
 
@@ -166,5 +157,4 @@ def test_label_studio_backend(folder):
         assert json.loads(client.send("POST", "setup", b"{}", headers)[1])["model_version"].startswith("jurygcn-")
         assert client.send("POST", "train", b"{}", headers)[0] == 200
         assert client.send("POST", "other", b"{}", headers)[0] == 400
-    finally:
-        server.kill()
+        assert json.loads(client.send("GET", "versions")[1])["versions"]

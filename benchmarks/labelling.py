@@ -46,6 +46,7 @@ from protocol import graph
 GRAPHS = ("cora", "pubmed")
 ANSWERS, QUICK_ANSWERS, BATCH = 300, 40, 10
 CROWD, EACH = 20, 30
+WAYS = ("application", "active.run", "random")
 SPLITS, QUICK_SPLITS, LABELS, LATE, MODELS = 10, 1, 60, 5, 3
 # presses a key and waits until the next node is drawn; milliseconds
 PRESS = """(key) => new Promise((resolve) => {
@@ -222,6 +223,18 @@ def worth(splits: int) -> list[dict[str, Any]]:
     return rows
 
 
+def summed(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over splits; for every way the mean paired difference to active.run with its standard error."""
+    ways = {way: np.array([run["accuracy"] for run in runs if run["way"] == way]) for way in WAYS}
+    rows = []
+    for way, found in ways.items():
+        beside = found - ways["active.run"]
+        error = float(beside.std(ddof=1) / np.sqrt(len(beside))) if len(beside) > 1 else 0.0
+        row = {"part": "worth", "way": way, "splits": len(found), "accuracy": float(found.mean())}
+        rows.append({**row, "deviation": float(found.std()), "difference": float(beside.mean()), "error": error})
+    return rows
+
+
 def main() -> None:
     chosen = options(__doc__)
     answers = QUICK_ANSWERS if chosen.quick else ANSWERS
@@ -246,10 +259,7 @@ def main() -> None:
     cells = [[row.get(key, "") for key in columns] for row in rows]
     table("From an answer to the next node, ms; cpu: of the server, per answer", columns, cells)
     runs = worth(QUICK_SPLITS if chosen.quick else SPLITS)
-    for way in ("application", "active.run", "random"):
-        found = [row["accuracy"] for row in runs if row["way"] == way]
-        row = {"part": "worth", "way": way, "splits": len(found), "accuracy": mean(found)}
-        rows.append({**row, "deviation": float(np.std(found))})
+    rows += summed(runs)
     cells = [[row["way"], row["splits"], f"{row['accuracy']:.3f}", f"{row['deviation']:.3f}"] for row in rows[-3:]]
     table(
         "Accuracy on 1000 test nodes of Cora after 60 labels", ("labels by", "splits", "accuracy", "deviation"), cells

@@ -68,9 +68,6 @@ function showHints() {
   byId('hints').setAttribute('aria-pressed', String(shown.hints));
 }
 
-// A name that may be broken after its separators.
-const breakable = (name) => name.split(/(?<=[_/.-])/).flatMap((part) => [make('wbr'), part]);
-
 function startChoices() {
   const many = data.classes.length > 9;
   byId('find').hidden = !many;

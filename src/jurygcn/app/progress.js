@@ -28,7 +28,7 @@ function againList(entries) {
 
 function countList(state) {
   const most = Math.max(1, ...state.per_class);
-  const bars = state.per_class.map((count, c) => make('li', {}, make('span', { class: 'who' }, swatch(c), make('span', {}, className(c))),
+  const bars = state.per_class.map((count, c) => make('li', {}, make('span', { class: 'who' }, swatch(c), make('span', {}, breakable(className(c)))),
     meter(0, count / most, colourOf(c)[0]), make('span', { class: 'value' }, whole(count))));
   const people = Object.entries(state.annotators).map(([name, { label, unknown, skip }]) => make('li', {},
     `${name}: ${whole(label)} labels, ${whole(unknown)} don’t know, ${whole(skip)} skipped`));

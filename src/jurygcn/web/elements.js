@@ -44,6 +44,8 @@ function squeeze(text, length) {
 const colourOf = (c) => (c === null || c === undefined || data.kind !== 'classes' ? NO_COLOUR : PALETTE[c % PALETTE.length]);
 const className = (c) => (c === null || c === undefined ? 'not known' : data.classes[c] ?? String(c));
 
+// A name that may be broken after its separators.
+const breakable = (name) => name.split(/(?<=[_/.-])/).flatMap((part) => [make('wbr'), part]);
 const codeOf = (c) => String(c + (data.first ?? 0));
 
 // A class as its number on its colour.
@@ -58,7 +60,7 @@ function swatch(c) {
 function classLabel(c) {
   if (c === null || c === undefined) return make('span', { class: 'quiet' }, '–');
   if (data.classes[c] === String(c)) return swatch(c);
-  return make('span', { class: 'class', title: className(c) }, swatch(c), make('span', {}, className(c)));
+  return make('span', { class: 'class', title: className(c) }, swatch(c), make('span', {}, breakable(className(c))));
 }
 
 function meter(from, to, colour, middle = false) {
@@ -70,7 +72,7 @@ function meter(from, to, colour, middle = false) {
 // The classes inside and outside a label set, with bars of their p-values.
 function labelList(inside, pValues) {
   const item = (c) => make('li', {},
-    make('span', { class: 'who', title: className(c) }, swatch(c), make('span', {}, className(c) === String(c) ? '' : className(c))),
+    make('span', { class: 'who', title: className(c) }, swatch(c), make('span', {}, className(c) === String(c) ? '' : breakable(className(c)))),
     pValues ? meter(0, pValues[c], colourOf(c)[0]) : make('span'), make('span', { class: 'value' }, pValues ? share(pValues[c]) : ''));
   const ordered = (classes) => (pValues ? [...classes].sort((a, b) => pValues[b] - pValues[a]) : classes);
   const list = (classes) => make('ul', { class: 'measures' }, classes.map(item));

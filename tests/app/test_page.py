@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from labelling import CLASSES, NODES, SCRIPT, Server, labelling, truth, write_graph
 
 from browsers import FLAGS, playing
 from jurygcn.active.labels import with_classes
 from jurygcn.active.tasks import read_answers
 from jurygcn.data import load_dataset
+from labelling import CLASSES, NODES, PATIENCE, SCRIPT, Server, labelling, truth, write_graph
 
 EACH = 30  # nodes per annotator
 # elements without a name for screen readers
@@ -109,15 +110,28 @@ def download(person: Person, name: str) -> Path:
     return Path(found.value.path())
 
 
+def wait_for_curve(server: Server, points: int) -> None:
+    """Wait until the model has learned so often."""
+    deadline = time.monotonic() + PATIENCE
+    while len(server.client().state()["curve"]) < points:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def two_people_label_sixty_nodes(people: list[Person], server: Server, folder: Path) -> None:
     """By keyboard, at once; no node is given twice; everything is exported; the curve grows."""
     ann, bob = people
-    seen = [person.label() for _ in range(EACH) for person in people]
+    seen = []
+    for step in range(EACH):
+        seen += [person.label() for person in people]
+        if step in (5, 15):  # on a busy machine the worker needs a moment
+            wait_for_curve(server, points=1 + step // 10)
     assert len(set(seen)) == 2 * EACH
     state = server.client("Bob").state()
     assert state["labels"] == 2 * EACH
     assert state["annotators"]["Ann <b>"]["label"] == EACH
-    ann.tab.locator("#curve .point").nth(2).wait_for()  # at least three points, from the poll
+    wait_for_curve(server, points=3)
+    ann.tab.locator("#curve .point").nth(2).wait_for()  # from the poll
     points = [point["labels"] for point in server.client().state()["curve"]]
     assert points == sorted(set(points))
     assert len(points) >= 3
@@ -214,6 +228,8 @@ def a_second_look_replaces_the_answer(people: list[Person], server: Server, fold
     ann, _ = people
     wrong = ann.node()
     ann.press(str((truth(wrong) + 1) % len(CLASSES) + 1))
+    for _ in range(5):  # half a batch: the wrong label is learned
+        ann.label()
     before = server.client().state()["labels"]
     ann.tab.evaluate("document.querySelector('#again').scrollIntoView()")
     entry = ann.tab.locator("#again button").first

@@ -226,9 +226,9 @@ def the_model_can_be_hidden(people: list[Person], server: Server, folder: Path) 
 
 def a_second_look_replaces_the_answer(people: list[Person], server: Server, folder: Path) -> None:
     ann, _ = people
-    wrong = ann.node()
-    ann.press(str((truth(wrong) + 1) % len(CLASSES) + 1))
-    for _ in range(5):  # half a batch: the wrong label is learned
+    for _ in range(3):
+        ann.press(str((truth(ann.node()) + 1) % len(CLASSES) + 1))
+    for _ in range(5):  # half a batch: the wrong labels are learned
         ann.label()
     before = server.client().state()["labels"]
     ann.tab.evaluate("document.querySelector('#again').scrollIntoView()")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelling import CLASSES, NODES, SCRIPT, truth, write_graph
+from annotators import CLASSES, NODES, SCRIPT, truth, write_graph
 
 from jurygcn.active.design import Design
 from jurygcn.active.tasks import scene_of

@@ -7,13 +7,13 @@ import sys
 import time
 
 import pytest
+from annotators import CLASSES, Server, in_thread, truth, write_graph
 from typer.testing import CliRunner, Result
 
 from jurygcn.app.rounds import Source
 from jurygcn.app.server import Settings
 from jurygcn.app.store import Answer, Answers
 from jurygcn.cli import app
-from labelling import CLASSES, Server, in_thread, truth, write_graph
 
 WORDS = ",".join(CLASSES)
 

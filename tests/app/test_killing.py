@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from labelling import Client, Server
+from annotators import Client, Server
 
 LIGHT = Path(__file__).with_name("light_server.py")
 NODES = 4000

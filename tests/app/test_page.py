@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from annotators import CLASSES, NODES, PATIENCE, SCRIPT, Server, labelling, truth, write_graph
 
 from browsers import FLAGS, playing
 from jurygcn.active.labels import with_classes
 from jurygcn.active.tasks import read_answers
 from jurygcn.data import load_dataset
-from labelling import CLASSES, NODES, PATIENCE, SCRIPT, Server, labelling, truth, write_graph
 
 EACH = 30  # nodes per annotator
 # elements without a name for screen readers

@@ -7,13 +7,13 @@ import socket
 from pathlib import Path
 
 import pytest
+from annotators import Client, in_thread
 from light_server import CLASSES, Chooser
 
 from jurygcn.app import routes
 from jurygcn.app.guard import LARGEST_BODY, Guard
 from jurygcn.app.rounds import Source
 from jurygcn.app.server import Settings
-from labelling import Client, in_thread
 
 JSON = {"Content-Type": "application/json"}
 

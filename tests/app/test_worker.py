@@ -8,11 +8,11 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from annotators import CLASSES, write_graph
 
 from jurygcn.app import choosing
 from jurygcn.app.rounds import Failed, Job, Loaded, Round, Source
 from jurygcn.app.worker import _work
-from labelling import CLASSES, write_graph
 
 
 @pytest.fixture

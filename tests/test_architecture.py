@@ -44,7 +44,19 @@ LAYERS = (
         "active",
         "baselines",
     ),
-    *("reweighting", "self_training", "learning", "bandit", "experiments", "report", "__init__", "cli", "__main__"),
+    *(
+        "reweighting",
+        "self_training",
+        "learning",
+        "bandit",
+        "experiments",
+        "web",
+        "report",
+        "app",
+        "__init__",
+        "cli",
+        "__main__",
+    ),
 )
 MAX_LINES = 400
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, learning, reproduced
+from pages import active, comparison, costs, labelling, learning, reproduced
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -249,6 +249,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "real_models_agreement": real_models_agreement,
     "active_learning": active.tables,
     "active_design": active.ablation,
+    "labelling": labelling.tables,
     "semi_supervised": learning.tables,
     "bandits": learning.bandits,
     "speed": costs.speed,

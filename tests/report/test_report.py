@@ -20,8 +20,8 @@ from jurygcn.evaluation import accuracy, distance_to_labels, set_coverage
 from jurygcn.io.fingerprints import sealed
 from jurygcn.report import Report, report_on
 from jurygcn.report import content as gathering
-from jurygcn.report.page import as_script_data
 from jurygcn.settings import Run, Votes
+from jurygcn.web import as_script_data
 
 
 def test_rows_are_the_verdict():

@@ -19,6 +19,8 @@ COMMANDS = {
     "evaluate": "Compare the jury with other methods on the same splits of a labelled graph.",
     "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers for comparison.",
     "active": "Choose the next nodes to label, and add the answers.",
+    "label": "Label a graph in the browser. The jury chooses the nodes while people work.",
+    "label-studio": "Serve predictions and the choice of the next tasks to Label Studio.",
     "data": "List, inspect and download graphs.",
 }
 

@@ -34,17 +34,28 @@ LAYERS = (
     *("losses", "models", "derivatives", "engine", "curvature", "leave_one_out", "conformal", "display", "verdict"),
     *(
         "assembling",
-        "diagnostics",
         "settings",
         "costs",
         "finding",
+        "diagnostics",
         "jury_storage",
         "jury",
         "evaluation",
         "active",
         "baselines",
     ),
-    *("reweighting", "self_training", "learning", "bandit", "experiments", "report", "__init__", "cli", "__main__"),
+    *(
+        "reweighting",
+        "self_training",
+        "learning",
+        "bandit",
+        "experiments",
+        "selection",
+        "report",
+        "__init__",
+        "cli",
+        "__main__",
+    ),
 )
 MAX_LINES = 400
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

@@ -39,7 +39,7 @@ def by_hand(recipe: Recipe, data: Data) -> Tensor:
 def test_losses_are_those_of_separate_trainings() -> None:
     """Recipes that differ in epochs share a run, and give the same numbers as training each for itself."""
     data = graph()
-    found = select(RECIPES, data, NODES, by="log_loss")
+    found = select(RECIPES, data, NODES)
     losses = {name: by_hand(recipe, data) for name, recipe in found.candidates.items()}
     for row in found.table.itertuples():
         assert row.log_loss == pytest.approx(float(losses[row.candidate].mean()), rel=1e-5)
@@ -149,7 +149,7 @@ def test_refusals() -> None:
         ({"a": RECIPES[0]}, None),
     ):
         if words is None:
-            with pytest.raises(SettingError, match="calibrated_log_loss"):
+            with pytest.raises(SettingError, match="log_loss, calibrated"):
                 select(given, data, NODES, by="f1")
             with pytest.raises(SettingError, match="train_mask"):
                 select(given, data)

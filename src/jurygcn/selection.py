@@ -38,7 +38,7 @@ Fitted = nn.Module | tuple[nn.Module, WeightDecay]
 Candidate = Fitted | Recipe | Callable[[Any, Tensor], Fitted]
 
 TOLD_APART = 2.0  # standard errors of a paired difference above which two candidates count as different
-BY = ("calibrated_log_loss", "log_loss", "accuracy")
+BY = ("log_loss", "calibrated_log_loss", "accuracy")
 LONG = 5.0  # work that is estimated to take longer is announced, in seconds
 
 
@@ -102,7 +102,7 @@ def select(
     data: Data | HeteroData,
     train_nodes: Tensor | Sequence[int] | None = None,
     *,
-    by: str = "calibrated_log_loss",
+    by: str = "log_loss",
     seed: int = 0,
     resume: str | Path | None = None,
     progress: bool = False,
@@ -115,8 +115,8 @@ def select(
             and the training nodes that returns a model or such a pair.
         data: the graph.
         train_nodes: the labelled nodes that the candidates are trained on; ``data.train_mask`` by default.
-        by: "calibrated_log_loss" (the log loss of left-out labels after a temperature that is fitted to them: it
-            compares what models know, not how confident they are), "log_loss", or "accuracy".
+        by: "log_loss" of left-out labels; "calibrated_log_loss", after a temperature that is fitted to them, which
+            compares what models know and not how confident they are; or "accuracy".
         seed: of the training of recipes.
         resume: a folder for the results of recipes; the same call goes on from them after an interruption.
         progress: show a bar, and say beforehand what a long selection will cost.

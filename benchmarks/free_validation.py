@@ -1,0 +1,396 @@
+"""A validation set for free: accuracy, calibration, choice of a model and wrong labels from left-out labels.
+
+60 random labels (140 for wrong labels), 1000 test nodes, a GCN with 16 hidden units and 100 epochs; amazon_photo has
+the learning rate 0.05, because 0.01 does not fit it in 100 epochs. 20 splits; 10 for wrong labels other than 20 %
+uniform, 5 for the selection on amazon_photo, and 5 (3 for wrong labels) for PyG's models. How jurors for estimates are
+found (effective weight decay; no class-balanced weights, no line search), the score of wrong labels and the measure of
+selection were chosen on digits, synthetic graphs, webkb_texas and amazon_photo, on other splits (seeds from 100 on);
+Cora, Citeseer and PubMed had no part in it. Interrupted runs go on where they stopped; --finished publishes what is
+there. Needs cleanlab.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from statistics import mean, pstdev
+from typing import Any
+
+import numpy as np
+import torch
+from cleanlab.filter import find_label_issues
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from free_validation_models import PYG, train_pyg
+from harness import options, save, table
+from jurygcn import Jury, Recipe, select
+from jurygcn.baselines.posthoc import best_temperature
+from jurygcn.data import cache_folder, paper_split, random_labels
+from jurygcn.diagnostics.accuracy import wilson
+from jurygcn.evaluation import accuracy, ece, nll
+from jurygcn.experiments.cells import Cells
+from jurygcn.learning import GATS, CaGCN, GCNClassifier
+from jurygcn.models import fit_gcn
+from protocol import CITATION, PLAIN, extra, graph
+
+VERSION = "1"  # increased by hand when more is measured
+FOLDS, LABELS, MANY = 5, 60, 140
+UNDERFIT = {"amazon_photo": 0.05}
+GRID = [
+    Recipe(hidden=16, weight_decay=decay, dropout=dropout, layers=layers, epochs=epochs)
+    for decay, dropout, layers, epochs in product((5e-5, 5e-4, 5e-3), (0.0, 0.5), (1, 2), (50, 100, 200))
+]
+
+# Trains a model on the labels of some nodes: data, nodes, seed -> model, and what Jury needs as weight_decay.
+Train = Callable[[Data, Tensor, int], tuple[nn.Module, Any]]
+
+
+def trainer(name: str, kind: str) -> Train:
+    """The GCN with this graph's learning rate, or a PyG model as its examples train it."""
+    if kind != "GCN":
+        return lambda data, nodes, seed: train_pyg(kind, data, nodes, seed)
+    recipe = replace(PLAIN, lr=UNDERFIT.get(name, PLAIN.lr))
+    return lambda data, nodes, seed: (fit_gcn(data, nodes, recipe, seed=seed)[0], recipe.weight_decay)
+
+
+@torch.no_grad()
+def probabilities(model: nn.Module, data: Data) -> Tensor:
+    return torch.softmax(model(data.x, data.edge_index).double(), dim=1)
+
+
+def cross_validated(train: Train, data: Data, nodes: Tensor, seed: int) -> Tensor:
+    """Predictions of each label by a model trained on the other folds, (n, C)."""
+    order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))
+    found = torch.empty(len(nodes), int(data.num_classes), dtype=torch.float64)
+    for k in range(FOLDS):
+        own, rest = order[k::FOLDS], order[torch.arange(len(order)) % FOLDS != k]
+        found[own] = probabilities(train(data, nodes[rest].sort().values, seed)[0], data)[nodes[own]]
+    return found
+
+
+# --- 1 and 2: the accuracy, and the calibration ------------------------------------------------------------------
+
+
+def estimate(own: Tensor, labels: Tensor, interval: tuple[float, float] | None = None) -> dict[str, float]:
+    right = int((own.argmax(dim=1) == labels).sum())
+    low, high = interval or wilson(right, len(labels), level=0.95)
+    return {"accuracy": right / len(labels), "low": low, "high": high, "log_loss": nll(own, labels)}
+
+
+def measure_estimates(name: str, kind: str, seed: int) -> dict[str, Any]:
+    data, train = graph(name), trainer(name, kind)
+    split = paper_split(data, seed=seed)
+    nodes = random_labels(split.pool, LABELS, seed=seed)
+    started = time.process_time()
+    model, decay = train(data, nodes, seed)
+    training = time.process_time() - started
+    pi, truth = probabilities(model, data), data.y[split.test]
+    started = time.process_time()
+    jury = Jury(model, data, nodes, weight_decay=decay).fit()
+    found = jury.expected_accuracy()
+    cost = time.process_time() - started
+    labels = data.y[nodes]
+    rows = {"jury": estimate(jury.left_out().probabilities, labels, found.interval) | {"cost": cost / training}}
+    rows["5-fold"] = estimate(cross_validated(train, data, nodes, seed), labels) | {"cost": FOLDS}
+    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
+    half, rest = order[: LABELS // 2].sort().values, order[LABELS // 2 :]
+    by_half = probabilities(train(data, half, seed)[0], data)
+    rows["30/30"] = estimate(by_half[rest], data.y[rest]) | {"cost": 1}
+    rows["training labels"] = estimate(pi[nodes], labels) | {"cost": 0}
+    stacked = jury.left_out("jury")
+    advised = jury.verdict(split.test)
+    test = {
+        "accuracy": accuracy(pi[split.test].argmax(dim=1), truth),
+        "log_loss": nll(pi[split.test], truth),
+        "jury_accuracy": accuracy(advised.jury_class, truth),
+    }
+    rows["stacked jury"] = estimate(stacked.probabilities, labels)
+    logits = pi.log()
+    calibrated = jury.calibrate()
+    heated = best_temperature(logits[split.val], data.y[split.val])
+    scaled = {
+        "none": pi,
+        "left-out labels": torch.softmax(calibrated.calibrated(logits), dim=1),
+        "500 validation labels": torch.softmax(logits / heated, dim=1),
+        "30/30": torch.softmax(by_half.log() / best_temperature(by_half.log()[rest], data.y[rest]), dim=1),
+    }
+    if kind == "GCN":
+        network = GCNClassifier(dropout=0.0, lr=UNDERFIT.get(name, PLAIN.lr))
+        decay_of = 0.0 if name in ("pubmed", "amazon_photo") else GATS.weight_decay
+        for words, method in (
+            ("CaGCN", CaGCN(network)),
+            ("GATS", GATS(network, weight_decay=decay_of)),
+        ):
+            scaled[words] = method.fit(data, nodes, val_nodes=split.val, seed=seed).probabilities
+    ends = {words: p[split.test].double() for words, p in scaled.items()}
+    ends["stacked jury"] = advised.calibrated.double()
+    return {
+        "test": test,
+        "estimates": rows,
+        "calibration": {words: {"ece": ece(p, truth), "nll": nll(p, truth)} for words, p in ends.items()},
+        "temperature": [calibrated.calibration.temperature if calibrated.calibration else 1.0, heated],
+    }
+
+
+# --- 3: which model ------------------------------------------------------------------------------------------------
+
+
+def measure_selection(name: str, seed: int) -> dict[str, Any]:
+    data = graph(name)
+    split = paper_split(data, seed=seed)
+    nodes = random_labels(split.pool, LABELS, seed=seed)
+    recipes = [replace(recipe, lr=UNDERFIT.get(name, recipe.lr)) for recipe in GRID]
+    started = time.process_time()
+    found = select(recipes, data, nodes, seed=seed)
+    spent = time.process_time() - started
+    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
+    third, rest = order[: LABELS // 3], order[LABELS // 3 :].sort().values
+    tested, valid, held = {}, {}, {}
+    started = time.process_time()
+    for words, recipe in found.candidates.items():
+        assert isinstance(recipe, Recipe)
+        pi = probabilities(fit_gcn(data, nodes, recipe, seed=seed)[0], data)
+        tested[words] = accuracy(pi[split.test].argmax(dim=1), data.y[split.test])
+        valid[words] = (
+            accuracy(pi[split.val].argmax(dim=1), data.y[split.val]),
+            -nll(pi[split.val], data.y[split.val]),
+        )
+    trained = time.process_time() - started
+    for words, recipe in found.candidates.items():
+        assert isinstance(recipe, Recipe)
+        pi = probabilities(fit_gcn(data, rest, recipe, seed=seed)[0], data)
+        held[words] = (accuracy(pi[third].argmax(dim=1), data.y[third]), -nll(pi[third], data.y[third]))
+    by = found.table.set_index("candidate")
+    chosen = {
+        "jury": found.best,
+        "jury, calibrated": str(by["calibrated_log_loss"].idxmin()),
+        "jury, accuracy": str(by["accuracy"].idxmax()),
+        "500 validation labels": max(valid, key=lambda words: valid[words]),
+        "a third held out": max(held, key=lambda words: held[words]),
+        "a third held out, log loss": max(held, key=lambda words: held[words][1]),
+        "best": max(tested, key=lambda words: tested[words]),
+    }
+    result = {words: tested[name_of] for words, name_of in chosen.items()}
+    result["mean of all"] = mean(tested.values())
+    return {"accuracy": result, "seconds": [spent, trained], "tied": len(found.tied)}
+
+
+# --- 4: which labels are wrong ------------------------------------------------------------------------------------
+
+
+@cache
+def similar_class(name: str) -> Tensor:
+    """For each class the one that its nodes' neighbours have most often, beside itself, (C,)."""
+    data = graph(name)
+    C = int(data.num_classes)
+    joint = torch.bincount(data.y[data.edge_index[0]] * C + data.y[data.edge_index[1]], minlength=C * C).view(C, C)
+    return joint.fill_diagonal_(-1).argmax(dim=1)
+
+
+def spoiled(name: str, nodes: Tensor, rate: float, kind: str, seed: int) -> tuple[Data, Tensor]:
+    """The graph with some labels flipped, and which of the training labels those are, (n,) bool."""
+    data = graph(name).clone()
+    generator = torch.Generator().manual_seed(seed)
+    wrong = torch.zeros(len(nodes), dtype=torch.bool)
+    wrong[torch.randperm(len(nodes), generator=generator)[: round(rate * len(nodes))]] = True
+    at, C = nodes[wrong], int(data.num_classes)
+    other = (data.y[at] + torch.randint(1, C, (len(at),), generator=generator)) % C
+    data.y = data.y.clone()
+    data.y[at] = other if kind == "uniform" else similar_class(name)[data.y[at]]
+    return data, wrong
+
+
+def measure_errors(name: str, kind: str, rate: float, flips: str, seed: int) -> dict[str, Any]:
+    train = trainer(name, kind)
+    split = paper_split(graph(name), seed=seed)
+    nodes = random_labels(split.pool, MANY, seed=seed)
+    data, wrong = spoiled(name, nodes, rate, flips, seed)
+    labels, truth = data.y[nodes], graph(name).y[split.test]
+    model, decay = train(data, nodes, seed)
+    jury = Jury(model, data, nodes, weight_decay=decay).fit()
+    found = jury.label_errors()
+    by_node = found.table.set_index("node").loc[nodes.tolist()]
+    folds = cross_validated(train, data, nodes, seed)
+    own = [p.gather(1, labels[:, None]).squeeze(1) for p in (jury.left_out().probabilities, folds)]
+    inside = probabilities(model, data)[nodes].gather(1, labels[:, None]).squeeze(1)
+    gradients = jury.engine.node_gradients()
+    influence = (gradients * jury.influences).sum(dim=1)
+    scores = {
+        "jury": torch.tensor(by_node["wrong"].to_numpy()),
+        "stacked probability": -torch.tensor(by_node["probability"].to_numpy()),
+        "model's jurors": -own[0],
+        "cleanlab, 5-fold": -own[1],
+        "self-influence": influence.detach(),
+        "in-sample": -inside,
+    }
+    issues = torch.from_numpy(find_label_issues(labels.numpy(), folds.numpy()))
+    flagged = torch.tensor(by_node["flagged"].to_numpy())
+    return {
+        "auroc": {words: float(roc_auc_score(wrong, score)) for words, score in scores.items()},
+        "jury": flags(flagged, wrong) | {"noise": found.noise, "estimated": found.false_discoveries},
+        "cleanlab": flags(issues, wrong),
+        "accuracy": {
+            words: accuracy(probabilities(train(data, kept, seed)[0], data)[split.test].argmax(dim=1), truth)
+            for words, kept in (
+                ("all labels", nodes),
+                ("without flagged", nodes[~flagged]),
+                ("without cleanlab's", nodes[~issues]),
+                ("without wrong", nodes[~wrong]),
+            )
+        },
+    }
+
+
+def flags(flagged: Tensor, wrong: Tensor) -> dict[str, float]:
+    count = int(flagged.sum())
+    return {
+        "flagged": count,
+        "false": float((flagged & ~wrong).sum()) / count if count else 0.0,
+        "found": float((flagged & wrong).sum()) / int(wrong.sum()),
+    }
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "estimates": measure_estimates,
+    "selection": measure_selection,
+    "errors": measure_errors,
+}
+
+
+def measure(part: str, **cell: Any) -> dict[str, Any]:
+    return PARTS[part](**cell)
+
+
+def cells(*, quick: bool) -> list[dict[str, Any]]:
+    graphs = ("cora",) if quick else (*CITATION, *extra("amazon_photo"))
+    splits = 2 if quick else 20
+    wanted = [
+        {"part": "estimates", "name": name, "kind": "GCN", "seed": seed} for name in graphs for seed in range(splits)
+    ]
+    wanted += [errors_cell(name, 0.2, "uniform", seed) for name in graphs for seed in range(splits)]
+    wanted += [
+        {"part": "selection", "name": name, "seed": seed}
+        for name in graphs
+        for seed in range(5 if name == "amazon_photo" else splits)
+    ]
+    if not quick:
+        for seed, kind, name in product(range(5), PYG, ("cora", "pubmed")):
+            wanted.append({"part": "estimates", "name": name, "kind": kind, "seed": seed})
+        wanted += [errors_cell("cora", 0.2, "uniform", seed, kind) for seed, kind in product(range(3), PYG)]
+        for rate, flips in ((0.2, "similar"), (0.1, "uniform"), (0.3, "uniform"), (0.1, "similar"), (0.3, "similar")):
+            wanted += [errors_cell(name, rate, flips, seed) for seed, name in product(range(10), CITATION)]
+    return wanted
+
+
+def errors_cell(name: str, rate: float, flips: str, seed: int, kind: str = "GCN") -> dict[str, Any]:
+    return {"part": "errors", "name": name, "kind": kind, "rate": rate, "flips": flips, "seed": seed}
+
+
+def main() -> None:
+    chosen = options(__doc__, finished="run nothing; publish what is measured")
+    wanted = cells(quick=chosen.quick)
+    kept = Cells("free_validation", lambda _: VERSION, folder=cache_folder() / "benchmarks" / "free_validation")
+    kept.measure([] if chosen.finished else wanted, measure, what="Measuring", show=True)
+    rows = kept.rows(wanted)
+    summary = [*estimates(rows), *calibrations(rows), *selections(rows), *errors(rows)]
+    for part in ("accuracy", "calibration", "selection", "errors"):
+        some = [row for row in summary if row["part"] == part]
+        if some:
+            columns = list(some[0])[1:]
+            body = [[f"{row[c]:.3f}" if isinstance(row[c], float) else row[c] for c in columns] for row in some]
+            table(part, columns, body)
+    print(save("free_validation", summary, quick=chosen.quick, runs=rows))
+
+
+def grouped(rows: Sequence[dict[str, Any]], part: str, *keys: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["part"] == part:
+            groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [(dict(zip(keys, values)), some) for values, some in groups.items()]
+
+
+def estimates(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bias and error of the accuracy, over splits; the binomial standard error is that of as many labels."""
+    found = []
+    for about, some in grouped(rows, "estimates", "name", "kind"):
+        truth = np.array([row["test"]["accuracy"] for row in some])
+        for method in some[0]["estimates"]:
+            mine = [row["estimates"][method] for row in some]
+            target = np.array([row["test"]["jury_accuracy"] for row in some]) if method == "stacked jury" else truth
+            off = np.array([m["accuracy"] for m in mine]) - target
+            labels = LABELS // 2 if method == "30/30" else LABELS
+            inside = [m["low"] <= t <= m["high"] for m, t in zip(mine, target)]
+            found.append(
+                {
+                    "part": "accuracy",
+                    **about,
+                    "method": method,
+                    "splits": len(some),
+                    "test": float(target.mean()),
+                    "estimate": float(np.mean([m["accuracy"] for m in mine])),
+                    "bias": float(off.mean()),
+                    "rmse": float(np.sqrt((off**2).mean())),
+                    "binomial": float(np.sqrt(target * (1 - target) / LABELS).mean()),
+                    "covered": mean(map(float, inside)),
+                    "labels": labels,
+                    "trainings": mean(m.get("cost", 0.0) for m in mine),
+                }
+            )
+    return found
+
+
+def calibrations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "part": "calibration",
+            **about,
+            "method": method,
+            "splits": len(some),
+            **{key: mean(row["calibration"][method][key] for row in some) for key in ("ece", "nll")},
+            "ece_sd": pstdev([row["calibration"][method]["ece"] for row in some]),
+        }
+        for about, some in grouped(rows, "estimates", "name", "kind")
+        for method in some[0]["calibration"]
+    ]
+
+
+def selections(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "part": "selection",
+            **about,
+            "method": method,
+            "splits": len(some),
+            "accuracy": mean(row["accuracy"][method] for row in some),
+            "accuracy_sd": pstdev([row["accuracy"][method] for row in some]),
+            "relative_cost": mean(row["seconds"][0] / row["seconds"][1] for row in some),
+            "tied": mean(row["tied"] for row in some),
+        }
+        for about, some in grouped(rows, "selection", "name")
+        for method in some[0]["accuracy"]
+    ]
+
+
+def errors(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for about, some in grouped(rows, "errors", "name", "kind", "rate", "flips"):
+        row = {"part": "errors", **about, "splits": len(some)}
+        row |= {words: mean(r["auroc"][words] for r in some) for words in some[0]["auroc"]}
+        for who in ("jury", "cleanlab"):
+            row |= {f"{who} {key}": mean(r[who][key] for r in some) for key in ("flagged", "false", "found")}
+        row |= {key: mean(r["jury"][key] for r in some) for key in ("noise", "estimated")}
+        row |= {f"accuracy, {words}": mean(r["accuracy"][words] for r in some) for words in some[0]["accuracy"]}
+        found.append(row)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -8,13 +8,14 @@ label is wrong with probability :math:`\epsilon`, and is then any other class:
     P(y_i) = (1 - \epsilon)\, p_i(y_i) + \epsilon\, \frac{1 - p_i(y_i)}{C - 1}, \qquad
     w_i = \frac{\epsilon}{C - 1} \cdot \frac{1 - p_i(y_i)}{P(y_i)}
 
-:math:`\beta` and :math:`\epsilon` maximise the likelihood of the labels, with a prior for :math:`\epsilon`.
-:math:`w_i` is the probability that label i is wrong; labels with :math:`w_i` above a threshold are flagged. The mean of
+:math:`w_i` is averaged over the posterior of :math:`\beta` and :math:`\epsilon`, given all labels, on a grid. It is
+the probability that label i is wrong; labels with :math:`w_i` above a threshold are flagged. The mean of
 :math:`1 - w_i` over those flagged estimates the rate of false discoveries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +33,28 @@ from jurygcn.errors import SettingError
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-# Values of epsilon and of beta that are tried. The prior of epsilon is Beta(1, STRICT): it is small without evidence.
-RATES = torch.cat([torch.tensor([1e-4, 1e-3]), torch.linspace(0.005, 0.5, 100)]).double()
-SCALES = torch.logspace(-1.5, 1.5, 61, dtype=torch.float64)
-STRICT = 4.0
+# Values of epsilon and of beta that are averaged over. The prior of epsilon is Beta(1, STRICT), so that it is small
+# without evidence; that of log beta is normal, with a standard deviation of WIDE.
+RATES = torch.linspace(0.0, 0.5, 101, dtype=torch.float64)
+SCALES = torch.logspace(-1.0, 1.0, 41, dtype=torch.float64)
+STRICT, WIDE = 4.0, 1.0
 WITNESSES = 3  # the labels named for each node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NoiseModel:
-    """The share of wrong labels and the scale of the jurors' log-probabilities, as estimated."""
+    """The posterior of the share of wrong labels, and what it says about each label.
+
+    Attributes:
+        rate: the posterior mean of the share of wrong labels.
+
+    Shapes: wrong (n,) the probability that each label is wrong; truth (n, C) the distribution of the true label, if the
+    jury is right.
+    """
 
     rate: float
-    scale: float
+    wrong: Tensor
+    truth: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +65,8 @@ class LabelErrors:
         table: a row per label. ``node`` and ``label``; ``suggested``: the most probable other class; ``probability``:
             of the label, by the juror that never saw it; ``p_value``: the probability of a class as implausible as the
             label, if the jury is right; ``wrong``: the probability that the label is wrong; ``flagged``; ``against``:
-            the labelled nodes of the suggested class that speak for it most; ``why``: in words, for flagged labels.
+            the labelled nodes of the suggested class that speak for it most; ``neighbours`` and ``why``: in words, for
+            flagged labels.
         noise: the estimated share of wrong labels among all.
         false_discoveries: the estimated share of right labels among the flagged ones; 0 if none is flagged.
         of: whose predictions they are, "jury" or "model".
@@ -75,7 +86,8 @@ class LabelErrors:
     def words(self) -> str:
         """The result in sentences."""
         n, k = len(self.table), int(self.table["flagged"].sum())
-        said = f"About {self.noise:.0%} of {n:,} labels are estimated to be wrong. "
+        share = f"About {self.noise:.0%}" if self.noise >= 0.005 else "Less than 1%"
+        said = f"{share} of {n:,} labels are estimated to be wrong. "
         if not k:
             return said + "None is suspicious enough to be flagged."
         if k == 1:
@@ -91,8 +103,7 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
     found = jury.left_out(of)
     logs = found.probabilities.clamp_min(FLOOR).log()
     noise = fit_noise(logs, found.labels)
-    p = torch.softmax(noise.scale * logs, dim=1)
-    wrong = probability_wrong(p, found.labels, noise.rate)
+    p, wrong = noise.truth, noise.wrong
     given = p.gather(1, found.labels[:, None])
     tail = torch.where(p <= given * (1 + 1e-9), p, 0.0).sum(dim=1).clamp_max(1.0)
     suggested = p.scatter(1, found.labels[:, None], -1.0).argmax(dim=1)
@@ -113,27 +124,32 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
             "against": [tuple(against[i]) for i in order.tolist()],
         }
     )
-    table["why"] = [_why(row, neighbours, names) for row in table.to_dict("records")]
+    rows = table.to_dict("records")
+    table["neighbours"] = [_about_neighbours(row, neighbours.get(row["node"]), names) for row in rows]
+    nodes = getattr(jury.data, "node_names", None)
+    table["why"] = [_why(row, nodes) for row in table.to_dict("records")]
     return LabelErrors(table, noise.rate, float(1.0 - wrong[order[:count]].mean()) if count else 0.0, of)
 
 
 def fit_noise(logs: Tensor, labels: Tensor) -> NoiseModel:
-    """The rate and scale with the largest posterior, on a grid. Shapes: logs (n, C), labels (n,)."""
-    C = logs.shape[1]
-    own = torch.log_softmax(SCALES[:, None, None] * logs, dim=2)
-    own = own.gather(2, labels.expand(len(SCALES), -1).unsqueeze(2)).squeeze(2).exp()  # (scales, n)
-    rates = RATES[:, None, None]
-    likelihood = ((1 - rates) * own + rates * (1 - own) / max(C - 1, 1)).clamp_min(1e-300).log().sum(dim=2)
-    likelihood += (STRICT - 1) * torch.log1p(-RATES)[:, None]
-    best = int(likelihood.argmax())
-    return NoiseModel(float(RATES[best // len(SCALES)]), float(SCALES[best % len(SCALES)]))
-
-
-def probability_wrong(p: Tensor, labels: Tensor, rate: float) -> Tensor:
-    """The probability that each label is wrong, given the distribution of the true one, (n, C) -> (n,)."""
-    own = p.gather(1, labels[:, None]).squeeze(1)
-    by_error = rate * (1 - own) / max(p.shape[1] - 1, 1)
-    return by_error / ((1 - rate) * own + by_error).clamp_min(1e-300)
+    """Average over the posterior of rate and scale, on a grid. Shapes: logs (n, C), labels (n,)."""
+    others = max(logs.shape[1] - 1, 1)
+    rates = RATES[:, None]
+    likelihoods, by_scale = [], []
+    for scale in SCALES:
+        p = torch.softmax(scale * logs, dim=1)
+        own = p.gather(1, labels[:, None]).squeeze(1)
+        by_error = rates * (1 - own) / others  # (rates, n)
+        given = ((1 - rates) * own + by_error).clamp_min(1e-300)
+        likelihoods.append(given.log().sum(dim=1) - scale.log().square() / (2 * WIDE**2))
+        by_scale.append((p, by_error / given))
+    posterior = torch.stack(likelihoods) + (STRICT - 1) * torch.log1p(-RATES)  # (scales, rates)
+    posterior = torch.softmax(posterior.flatten(), dim=0).view_as(posterior)
+    wrong = sum(weights @ w for weights, (_, w) in zip(posterior, by_scale))
+    truth = sum(weights.sum() * p for weights, (p, _) in zip(posterior, by_scale))
+    assert isinstance(wrong, Tensor)
+    assert isinstance(truth, Tensor)
+    return NoiseModel(float((posterior @ RATES).sum()), wrong, truth)
 
 
 def _witnesses(jury: Jury, suggested: Tensor) -> list[list[int]]:
@@ -173,15 +189,18 @@ def _neighbours(jury: Jury, nodes: Tensor) -> dict[int, Tensor]:
     return {int(node): torch.bincount(said[pairs[1] == node], minlength=C) for node in nodes}
 
 
-def _why(row: dict[Any, Any], neighbours: dict[int, Tensor], names: list[str]) -> str:
-    """A sentence for a flagged label; empty for the others."""
-    counts, said = neighbours.get(row["node"]), []
-    if not row["flagged"]:
+def _about_neighbours(row: dict[Any, Any], counts: Tensor | None, names: list[str]) -> str:
+    """What the model predicts for the neighbours of a flagged label's node; empty for the others."""
+    if not row["flagged"] or counts is None:
         return ""
-    if counts is not None:
-        for_it, given = (int(counts[names.index(row[key])]) for key in ("suggested", "label"))
-        said.append(f"{for_it} of {int(counts.sum())} neighbours are predicted as {row['suggested']}")
-        said.append(f"{given} as {row['label']}")
-    if row["against"]:
-        said.append(f"labelled nodes that speak for {row['suggested']}: {', '.join(map(str, row['against']))}")
+    for_it, given = (int(counts[names.index(row[key])]) for key in ("suggested", "label"))
+    return f"{for_it} of {int(counts.sum())} neighbours are predicted as {row['suggested']}, {given} as {row['label']}"
+
+
+def _why(row: dict[Any, Any], nodes: Sequence[Any] | None) -> str:
+    """The reasons for a flagged label in words; empty for the others."""
+    said = [row["neighbours"]] if row["neighbours"] else []
+    if row["flagged"] and row["against"]:
+        listed = ", ".join(str(nodes[node] if nodes else node) for node in row["against"])
+        said.append(f"labelled nodes that speak for {row['suggested']}: {listed}")
     return "; ".join(said)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("elements.js", "table.js", "charts.js", "neighbourhood.js", "page.js")
+SCRIPTS = ("elements.js", "table.js", "charts.js", "neighbourhood.js", "left_out.js", "page.js")
 
 
 def render(content: Mapping[str, Any]) -> str:

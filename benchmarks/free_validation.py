@@ -292,7 +292,7 @@ def cells(*, quick: bool) -> list[dict[str, Any]]:
     wanted += [
         {"part": "rivals", "name": name, "seed": seed} for seed, name in product(range(min(FEW, splits)), graphs)
     ]
-    return wanted
+    return sorted(wanted, key=lambda cell: cell["seed"] // FEW)  # five splits of everything, then the next five
 
 
 def errors_cell(name: str, rate: float, flips: str, seed: int, kind: str = "GCN") -> dict[str, Any]:

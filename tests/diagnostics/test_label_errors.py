@@ -164,3 +164,20 @@ def test_noise_is_recovered_from_simulated_labels() -> None:
     flagged = found.wrong > 0.5
     right = float((~flipped)[flagged].double().mean())
     assert float((1 - found.wrong[flagged]).mean()) == pytest.approx(right, abs=0.03)
+
+
+def test_cleanlab_agrees_on_the_same_probabilities() -> None:
+    """Confident learning from the jury's left-out probabilities: the same ranking, and mostly the same labels."""
+    rank = pytest.importorskip("cleanlab.rank")
+    choose = pytest.importorskip("cleanlab.filter")
+    data, wrong = spoiled()
+    jury = jury_of(data)
+    found, left_out = jury.label_errors(), jury.left_out("jury")
+    labels, p = left_out.labels.numpy(), left_out.probabilities.numpy()
+    confidence = rank.get_label_quality_scores(labels, p, method="self_confidence")
+    by_node = found.table.set_index("node").loc[left_out.nodes.tolist()]
+    np.testing.assert_allclose(by_node["probability"], confidence, rtol=1e-6)
+    theirs = set(left_out.nodes[torch.from_numpy(choose.find_label_issues(labels, p))].tolist())
+    ours, errors = set(found.flagged.tolist()), set(wrong.tolist())
+    assert len(ours & theirs) >= 0.7 * len(ours)
+    assert len(ours & errors) >= len(theirs & errors) - 3

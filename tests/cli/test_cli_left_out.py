@@ -41,7 +41,14 @@ def test_select_prints_a_table_and_goes_on_from_a_folder(tmp_path: Path) -> None
 
 
 def test_select_refuses_what_is_no_number() -> None:
-    for option, value in (("--epochs", "ten"), ("--layers", "0"), ("--dropout", "1.5"), ("--weight-decay", "")):
+    for option, value in (
+        ("--epochs", "ten"),
+        ("--layers", "0"),
+        ("--dropout", "1.5"),
+        ("--weight-decay", ""),
+        ("--epochs", "1_0"),
+        ("--hidden", "٣"),
+    ):
         result = run("select", "digits", option, value)
         assert result.exit_code == 2
         assert "separated by commas" in result.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,14 +27,16 @@ MOST_CANDIDATES = 10_000
 SHOWN = 12
 
 
-def several(option: str, about: str, number: Callable[[str], Any], low: float, most: float) -> Any:
-    """An option for several numbers, separated by commas."""
+WHOLE, REAL = r"[0-9]{1,20}", r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+
+
+def several(option: str, about: str, number: type, low: float, most: float) -> Any:
+    """An option for several numbers, separated by commas and written in the digits 0 to 9."""
 
     def parse(text: Any) -> list[Any]:
-        try:
-            found = [number(part) for part in str(text).split(",")]
-        except ValueError:
-            found = []
+        parts = [part.strip() for part in str(text).split(",")]
+        written = all(re.fullmatch(WHOLE if number is int else REAL, part) for part in parts)
+        found = [number(part) for part in parts] if written else []
         if not found or not all(low <= value <= most for value in found):
             raise typer.BadParameter(
                 f"expected numbers between {low:g} and {most:g}, separated by commas, got {in_short(text)}; change them"

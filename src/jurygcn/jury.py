@@ -19,7 +19,7 @@ from jurygcn.checks import in_short
 from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
-from jurygcn.conformal.exact import ExactCounter
+from jurygcn.conformal.exact import ExactCounter, advised_counter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
@@ -118,8 +118,8 @@ class Jury:
             weight_decay=decay,
             forward=forward,
         )
-        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
-        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
+        stated = not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(stated=stated)
         self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
@@ -212,9 +212,11 @@ class Jury:
     def _counter(self, asked: Asked, *, advised: bool) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        diffusion = asked.question.diffusion if asked.classify else 0
-        advice = self.advice(diffusion) if advised and layout_of(self.data) is None else None
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.ballots, advice=advice)
+        steps, memory = self.jurors.steps, self.run.ballots
+        if not advised or layout_of(self.data) is not None:
+            return ExactCounter(asked, steps, memory=memory)
+        here = self.run.parallel in (None, "serial")
+        return advised_counter(asked, steps, self.panel, memory=memory, known=self._advice, here=here)
 
     def advice(self, diffusion: int | str = "auto") -> Advice:
         """The members of the stacked jury and their weights, chosen once for each number of averages."""

@@ -15,6 +15,7 @@ from jurygcn import GCN, Jury, Votes, train
 from jurygcn.data import synthetic
 from jurygcn.diagnostics.label_errors import RATES, SCALES, STRICT, WIDE, fit_noise
 from jurygcn.errors import SettingError
+from jurygcn.leave_one_out.panel import Panel
 
 NODES = torch.arange(0, 240, 3)
 DECAY = 5e-3
@@ -83,11 +84,13 @@ def test_witnesses_are_the_largest_coefficients_of_the_refits() -> None:
     i = NODES.tolist().index(row["node"])
     others = torch.arange(len(NODES)) != i
     total = torch.zeros(len(NODES), dtype=torch.float64)
-    for member in panel.members:
+    without = Panel(data, NODES[others], panel.targets[others], dtype=torch.float64)
+    for member in without.members:
         if member.words in weight_of:
-            phi = panel.features(member.design)[NODES].double()
-            gram = phi[others].T @ phi[others] + member.ridge * torch.eye(phi.shape[1], dtype=torch.float64)
-            total[others] += weight_of[member.words] * (torch.linalg.solve(gram, phi[i]) @ phi[others].T)
+            coefficients, offset = member.design.coefficients(member.ridge)
+            total[others] += weight_of[member.words] * (
+                offset + without.columns(member.design)[NODES[i]].double() @ coefficients
+            )
     total[data.y[NODES] != int(row["suggested"])] = 0.0
     assert list(row["against"]) == NODES[total.topk(3).indices].tolist()
 

@@ -165,7 +165,7 @@ def _witnesses(jury: Jury, suggested: Tensor) -> list[list[int]]:
     nodes = jury.train_nodes[jury.positions]
     weights = torch.zeros(n, n, dtype=torch.float64)
     for weight, adviser in zip(advice.weights[1:].tolist(), advice.advisers):
-        hat = (adviser.features[nodes] @ adviser.hat).double()
+        hat = (adviser.offset + adviser.columns[nodes] @ adviser.coefficients).double()
         weights += weight * hat / (1.0 - hat.diagonal())[:, None]
     targets = jury.engine.targets[jury.positions].cpu()
     weights[targets[None, :] != suggested[:, None]] = 0.0

@@ -73,6 +73,23 @@ def test_everything_is_there(visit):
     assert tab.locator("#shown").inner_text() == f"1–20 of {NODES}"
 
 
+def test_left_out_labels(visit):
+    """The section is there, lists the flagged labels, and their links choose nodes."""
+    tab = visit()
+    found = report_on(*judged()).content["left_out"]
+    assert tab.locator("#left-out").is_visible()
+    assert found["words"] in tab.locator("#left-out-words").inner_text()
+    assert tab.locator("#left-out-charts figure").count() == 2
+    rows = tab.locator("#suspicious tbody tr")
+    assert rows.count() == len(found["suspicious"]["node"])
+    counts = tab.locator(".confusion tbody td").all_inner_texts()
+    assert [int(text or 0) for text in counts] == [number for row in found["confusion"] for number in row]
+    for width in (1400, 390):
+        tab.set_viewport_size({"width": width, "height": 900})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tab.set_viewport_size({"width": 1400, "height": 900})
+
+
 def test_names_are_shown_whole(visit):
     """No name is cut, on a desktop or on a phone; long ones are broken over lines."""
     tab = visit()

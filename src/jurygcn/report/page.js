@@ -38,6 +38,7 @@ startTheme();
 startHeadline();
 startTable();
 startCharts();
+startLeftOut();
 startCheckup();
 choose(rows.node[0]);
 fromAddress();

@@ -10,7 +10,7 @@ from jurygcn import web
 STYLES = ("web/base.css", "page.css")
 SCRIPTS = (
     *("web/elements.js", "web/axes.js", "web/picture.js", "web/theme.js"),
-    *("rows.js", "table.js", "charts.js", "neighbourhood.js", "page.js"),
+    *("rows.js", "table.js", "charts.js", "neighbourhood.js", "left_out.js", "page.js"),
 )
 
 

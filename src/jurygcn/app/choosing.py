@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from jurygcn.active.labels import class_words
 from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES
 from jurygcn.active.scene import Scene
@@ -17,14 +15,14 @@ from jurygcn.active.tasks import reason_for, scene_of
 from jurygcn.app.rounds import Doubtful, Job, Round, View
 from jurygcn.app.scheduling import Chosen
 from jurygcn.app.store import Point
-from jurygcn.conformal.advice import own_predictions
 from jurygcn.errors import JuryError
 from jurygcn.jury import Jury
 from jurygcn.models.training import Recipe
 
 STRATEGY = "jury-design"
 ALPHA = 0.1
-NORMAL = 1.645  # the 95 % quantile of the normal distribution, for a band of 90 %
+LEVEL = 0.9  # of the band
+SUSPICIOUS = 0.2  # probability of being wrong from which a label is worth a second look
 MOST_DOUBTFUL = 20
 
 
@@ -83,28 +81,15 @@ def view_of(jury: Jury) -> View:
 
 
 def estimated_accuracy(jury: Jury) -> Point:
-    """The share of labels that the jurors without them predict, with Wilson's interval of 90 %."""
-    right = left_out(jury).argmax(axis=1) == jury.data.y[jury.train_nodes[jury.positions]].numpy()
-    n, share = len(right), float(right.mean())
-    middle = (share + NORMAL**2 / (2 * n)) / (1 + NORMAL**2 / n)
-    half = NORMAL * math.sqrt(share * (1 - share) / n + NORMAL**2 / (4 * n**2)) / (1 + NORMAL**2 / n)
-    return Point(n, share, max(0.0, middle - half), min(1.0, middle + half))
+    """The share of labels that the jurors without them predict, with its interval."""
+    found = jury.expected_accuracy(level=LEVEL)
+    return Point(found.n, found.accuracy, *found.interval)
 
 
 def doubtful_labels(jury: Jury) -> list[Doubtful]:
-    """The labels to which the jurors without them give another class, least probable first."""
-    predicted, nodes = left_out(jury), jury.train_nodes[jury.positions].numpy()
-    labels = jury.data.y[torch.from_numpy(nodes)].numpy()
-    chances = predicted[np.arange(len(nodes)), labels]
-    order = [k for k in np.argsort(chances, kind="stable") if predicted[k].argmax() != labels[k]]
-    return [
-        Doubtful(int(nodes[k]), int(labels[k]), int(predicted[k].argmax()), float(chances[k]))
-        for k in order[:MOST_DOUBTFUL]
-    ]
-
-
-def left_out(jury: Jury) -> NDArray[np.float64]:
-    """What every juror predicts at its own node, (n, C)."""
-    nodes = jury.train_nodes[jury.positions]
-    own = own_predictions(jury.engine, jury.jurors.steps, nodes, diffusion=0, memory=jury.run.ballots)
-    return np.asarray(own[0].double().cpu())
+    """The labels that are probably wrong, as the jurors without them say; most suspicious first."""
+    table = jury.label_errors(threshold=SUSPICIOUS).table
+    numbers = {name: c for c, name in enumerate(class_words(jury.data))}
+    flagged = table[table["flagged"]].head(MOST_DOUBTFUL)
+    rows = zip(flagged["node"], flagged["label"], flagged["suggested"], flagged["probability"])
+    return [Doubtful(int(v), numbers[given], numbers[other], float(p)) for v, given, other, p in rows]

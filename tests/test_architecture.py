@@ -34,10 +34,12 @@ LAYERS = (
     *("losses", "models", "derivatives", "engine", "curvature", "leave_one_out", "conformal", "display", "verdict"),
     *(
         "assembling",
+        "adding",
         "diagnostics",
         "settings",
         "costs",
         "finding",
+        "arrivals",
         "jury_storage",
         "jury",
         "evaluation",

@@ -300,5 +300,5 @@ def test_the_share_of_the_model_is_said_in_words():
 
 @pytest.mark.parametrize("advice", ["always", True, 3])
 def test_other_advice_is_refused(advice: object):
-    with pytest.raises(SettingError, match="expected advice to be 'auto' or None"):
+    with pytest.raises(SettingError, match="expected advice to be 'auto', 'panel' or None"):
         jury_of(graph()).verdict(advice=advice)

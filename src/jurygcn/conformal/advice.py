@@ -30,6 +30,7 @@ from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.stacking import stack_classes, stack_values
 
 MODEL = "the model's jurors"
+SHARPNESS = 5.0  # the total weight of the panel alone: an answer of 1 against 0 is a factor of e^5
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +186,27 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
         advisers=_advisers(panel, chosen, positions, dtype),
         members=said,
         table=table.sort_values("share", ascending=False, ignore_index=True, kind="stable"),
+    )
+
+
+def panel_alone(engine: Engine, panel: Panel, positions: Tensor) -> Advice:
+    """The panel without the model, all regressions with the same weight: labels choose nothing.
+
+    Classes are pooled with the fixed total weight `SHARPNESS`.
+    """
+    classify, count, dtype = not engine.targets.is_floating_point(), len(panel.members), engine.source_dtype
+    weights = torch.full((1 + count,), (SHARPNESS if classify else 1.0) / count, dtype=dtype)
+    weights[0] = 0.0
+    said = [MODEL, *(member.words for member in panel.members)]
+    table = pd.DataFrame({"member": said, "share": [0.0, *[1.0 / count] * count], "weight": weights.numpy()})
+    return Advice(
+        classify=classify,
+        diffusion=0,
+        weights=weights,
+        left_out=weights[:, None].expand(-1, len(positions)).contiguous(),
+        advisers=_advisers(panel, list(range(count)), positions, dtype),
+        members=said,
+        table=table,
     )
 
 

@@ -133,7 +133,7 @@ class ExactCounter:
             best = counts.best_average
             counts = replace(counts, labels={best: counts.labels[best]})
         for k, labels in counts.labels.items():
-            labels.add(voted[k], at_own[k], targets, own)
+            labels.add(voted[k], at_own[k], targets, own, self.asked.same_group(jurors))
         return counts
 
     def _own_votes(self, votes: Tensor, jurors: Tensor) -> Tensor:
@@ -152,12 +152,13 @@ class PortableCounter:
         asked = counter.asked
         self.engine, self.question, self.memory = PortableEngine(asked.engine), asked.question, counter.memory
         steps = counter.predictions.steps
-        self.arrays = as_arrays({"steps": steps, "positions": asked.positions, "nodes": asked.nodes})
+        given = {"steps": steps, "positions": asked.positions, "nodes": asked.nodes}
+        self.arrays = as_arrays(given if asked.groups is None else {**given, "groups": asked.groups})
         self.advice = None if counter.advice is None else counter.advice.portable()
 
     def __call__(self) -> Callable[[Tensor], Counts]:
         """The counter's ``count``, in the receiving process."""
         given, question = dict(as_tensors(self.arrays)), self.question
-        asked = Asked(self.engine(), given["positions"], given["nodes"], question)
+        asked = Asked(self.engine(), given["positions"], given["nodes"], question, given.get("groups"))
         advice = None if self.advice is None else self.advice()
         return ExactCounter(asked, given["steps"], memory=self.memory, advice=advice).count

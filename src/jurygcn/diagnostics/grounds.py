@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
 
-def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
-    """The conditions that determine the claim of the answer to a question; ``advised`` with the stacked jury."""
+def grounds_of(jury: Jury, question: Question, advice: str | None) -> Grounds:
+    """The conditions that determine the claim of the answer to a question; ``advice`` as jurors took it."""
     engine, (over, against, notes) = jury.engine, jury.label_origin
     classify = engine.loss.name == "cross_entropy"
     return Grounds(
@@ -22,7 +22,9 @@ def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
         symmetric=jury.retraining.symmetric,
         votes=jury.votes.how,
         diffusion_chosen=question.diffusion == "auto" and not why_no_neighbours(jury.data),
-        advised=advised,
+        advised=advice == "auto",
+        panel_alone=advice == "panel",
+        full=question.interval == "full",
         interval=question.interval,
         classify=classify,
         exact_ranks=question.exact_ranks,
@@ -32,6 +34,7 @@ def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
         batch_norm=has_batch_norm(engine.model),
         effective=jury.leave_out.decay == "effective",
         decayed=bool((engine.decay > 0).any()),
+        grown=jury.grown,
         over=over,
         against=against,
         notes=notes,

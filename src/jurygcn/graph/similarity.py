@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.errors import SettingError
 from jurygcn.graph.propagation import Propagation, graph_cache
 from jurygcn.graph.sparse import SparseMatrix
 
@@ -28,6 +29,8 @@ HOPS = (0, 1, 2, 4, 8, 16)  # of averaged features
 STEPS = (1, 2, 4, 8)  # of random walks
 # Random directions of the features in which the lengths of averaged rows are measured, within about 9 percent.
 DIRECTIONS = 64
+COLUMNS = 512  # of all rows at a time, where the rows themselves are needed
+MOST_WALKERS = 50_000  # nodes up to which the exact lengths of walks are computed: N x N numbers in turn
 CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: float64 rounds by 1e-16, times hops and features
 
 
@@ -69,6 +72,7 @@ class Similarities:
         self._average = _matrix(sp.csr_matrix((means, average.indices, average.indptr), shape=average.shape))
         self._features = _unit_rows(x if propagation.features is None else propagation.features)
         self.num_nodes = len(self._degree)
+        self._squares: dict[View, Tensor] = {}
 
     @staticmethod
     def of(data: Data) -> Similarities:
@@ -144,6 +148,33 @@ class Similarities:
             values = self._average @ values
         values = view.scale[:, None] * values
         return values if view.centre is None else values - view.centre @ rows
+
+    def squared_lengths(self, view: View) -> Tensor:
+        """The squared length of every node's row, (N,), kept with the graph; some columns of all rows at a time."""
+        if view not in self._squares:
+            self._squares[view] = self._squared_lengths(view)
+        return self._squares[view]
+
+    def _squared_lengths(self, view: View) -> Tensor:
+        width = self._features.shape[1] if view.of_features else self.num_nodes
+        if not view.of_features and self.num_nodes > MOST_WALKERS:
+            raise SettingError(
+                f"expected at most {MOST_WALKERS:,} nodes for full conformal sets with advice from random walks, got "
+                f"{self.num_nodes:,}; use advice=None or method='jackknife+'"
+            )
+        total = torch.zeros(self.num_nodes, dtype=torch.float64)
+        for start in range(0, width, COLUMNS):
+            stop = min(start + COLUMNS, width)
+            unit = torch.zeros(width, stop - start, dtype=torch.float64)
+            unit[torch.arange(start, stop), torch.arange(stop - start)] = 1.0
+            values = self._features @ unit if view.of_features else unit
+            for _ in range(view.hops):
+                values = self._average @ values
+            values = view.scale[:, None] * values
+            if view.centre is not None:
+                values = values - view.centre[start:stop]
+            total += values.square().sum(dim=1)
+        return total
 
 
 @dataclass(frozen=True, eq=False)

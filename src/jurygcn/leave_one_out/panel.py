@@ -60,6 +60,12 @@ class Design:
         """The matrix that turns a node's features into its h_u, (D, n)."""
         return self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)
 
+    def leverages(self, features: Tensor, ridge: float) -> Tensor:
+        r""":math:`\phi^T (\Phi^T \Phi + \lambda I)^{-1} \phi` of rows of features, (m, D) -> (m,)."""
+        along = (features @ self.V).square()
+        rest = (features.square().sum(dim=1) - along.sum(dim=1)).clamp_min(0.0)
+        return along @ (1.0 / (self.s.square() + ridge)) + rest / ridge
+
 
 @dataclass(frozen=True, eq=False)
 class Member:
@@ -99,6 +105,16 @@ class Panel:
         many = len(nodes) > MOST_LANDMARKS
         rows = self._located.columns(view)[nodes.cpu()] if many else None
         return Design.of(view, self._located.gram(view), rows)
+
+    def unseen(self, design: Design, features: Tensor) -> Tensor:
+        """The squared length of what ``features`` of all nodes leave out of their rows, (N,).
+
+        Labelled nodes span the features. Where they are drawn as landmarks, these features are all that there is.
+        """
+        if len(self.targets) > MOST_LANDMARKS:
+            return features.new_zeros(len(features))
+        squares = self._located.everywhere.squared_lengths(design.view)
+        return (squares - features[:, :-1].square().sum(dim=1)).clamp_min(0.0)
 
     def features(self, design: Design) -> Tensor:
         """The features of all nodes in the regressions on one view, (N, D)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, learning, reproduced
+from pages import active, comparison, costs, full, learning, reproduced
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -212,6 +212,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "evaluation": comparison.tables,
     "label_sets": label_sets,
     "advice": advice,
+    "full_conformal": full.tables,
     "fidelity": fidelity,
     "error_detection": error_detection,
     "regression": regression,

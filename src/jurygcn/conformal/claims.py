@@ -103,6 +103,7 @@ class Grounds:
         diffusion_chosen: whether the number of averages was chosen with the same labels.
         advised: whether jurors took advice, with weights that the same labels chose.
         panel_alone: whether the panel votes without the model, with fixed weights: its leave-one-out is exact.
+        landmarks: whether the panel is spanned by some of the labelled nodes, because there are many.
         full: whether sets or intervals are full conformal ones.
         by: "class" or "group" if labels are compared within it, else None.
         too_few: the share of comparisons within a class or group that has too few labels to exclude any.
@@ -129,6 +130,7 @@ class Grounds:
     diffusion_chosen: bool = False
     advised: bool = False
     panel_alone: bool = False
+    landmarks: bool = False
     full: bool = False
     by: str | None = None
     too_few: float = 0.0
@@ -209,6 +211,8 @@ class Grounds:
                 "edges. The model saw the surroundings of labelled nodes in training, but not theirs."
             )
         if self.panel_alone:
+            if self.landmarks:
+                yield "The panel is spanned by some of the labelled nodes, which it does not treat like the others."
             if not self.classify and not self.exact_ranks:
                 yield "The ends are interpolated: use exact=True."
             return

@@ -8,6 +8,7 @@ from jurygcn.conformal.asked import Question
 from jurygcn.conformal.claims import Grounds
 from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.diagnostics.health import has_batch_norm, largest_dropout
+from jurygcn.leave_one_out.panel import MOST_LANDMARKS
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
@@ -24,6 +25,7 @@ def grounds_of(jury: Jury, question: Question, advice: str | None) -> Grounds:
         diffusion_chosen=question.diffusion == "auto" and not why_no_neighbours(jury.data),
         advised=advice == "auto",
         panel_alone=advice == "panel",
+        landmarks=engine.num_train > MOST_LANDMARKS,
         full=question.interval == "full",
         interval=question.interval,
         classify=classify,

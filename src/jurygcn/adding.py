@@ -16,8 +16,6 @@ from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.full import Bags, count_full
 from jurygcn.conformal.full_intervals import full_intervals
-from jurygcn.conformal.predictions import parse_memory
-from jurygcn.conformal.tally import Tally
 from jurygcn.data.heterogeneous import layout_of
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.added import AddedLabels
@@ -27,7 +25,7 @@ from jurygcn.verdict import Verdict
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-Tallies = dict[tuple[str, str | None], Tally]
+KERNEL_SHARE = 4  # one part in so many of the memory is for the kernels of some nodes
 
 
 def with_full(jury: Jury, counter: ExactCounter | FirstOrderCounter, counts: Counts, verdict: Verdict) -> Verdict:
@@ -36,7 +34,7 @@ def with_full(jury: Jury, counter: ExactCounter | FirstOrderCounter, counts: Cou
     Labelled nodes keep their jackknife+ counts and intervals: their labels are known.
     """
     assert isinstance(counter, ExactCounter)  # `check_full` refuses the others
-    asked, memory = counter.asked, parse_memory(jury.run.ballots)
+    asked, memory = counter.asked, jury.run.bytes / KERNEL_SHARE
     places = (~torch.isin(asked.nodes, asked.engine.train_nodes)).nonzero().squeeze(1)
     bags = _bags(jury, counter, counts, asked.nodes[places])
     if not asked.classify:

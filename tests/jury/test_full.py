@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv
 
+from hetero_models import PAPERS, logits, made
 from jurygcn import GCN, Jury, train
 from jurygcn.conformal.full import fitted_logits
 from jurygcn.conformal.full_intervals import ends
@@ -420,3 +421,40 @@ def test_what_is_refused():
     with pytest.raises(SettingError, match="expected newton jurors"):
         influence.verdict(full=True)
     assert influence.verdict(full=True, advice="panel").claim(0.1, method="full").kind == "promise"
+
+
+@pytest.mark.parametrize("kind", ["to_hetero sage", "hgt"])
+def test_heterogeneous_graphs(kind: str):
+    """K_uu of one node type by plain backward passes and a dense inverse."""
+    model, data = made(kind)
+    train_nodes, asked = torch.arange(0, PAPERS, 2), torch.tensor([1, 5])
+    jury = Jury(
+        model, data, train_nodes, node_type="paper", weight_decay=0.03, leave_out=LeaveOut(decay="stated")
+    ).fit()
+    parameters = list(model.parameters())
+
+    def rows(nodes: Tensor) -> Tensor:
+        with torch.enable_grad():
+            z = logits(model, data)[nodes]
+            found = [
+                torch.autograd.grad(entry, parameters, retain_graph=True, allow_unused=True) for entry in z.flatten()
+            ]
+        filled = [[torch.zeros_like(p) if g is None else g for g, p in zip(entry, parameters)] for entry in found]
+        return torch.stack([torch.cat([g.flatten() for g in entry]) for entry in filled]).view(*z.shape, -1)
+
+    J, Ju, z = rows(train_nodes), rows(asked), logits(model, data)[train_nodes].detach()
+    n = len(train_nodes)
+    H = torch.diag(jury.curvature.diagonal) + (J.mT @ softmax_curvature(z) @ J / n).sum(dim=0)
+    ((_, found),) = AddedLabels(jury.factorised).at(asked, together=10)
+    torch.testing.assert_close(found.own, Ju @ torch.linalg.inv(H) @ Ju.mT / n, atol=1e-8, rtol=1e-7)
+    assert int(jury.verdict(full=True).tally("full").counts.max()) <= n
+
+
+@pytest.mark.parametrize("name", ["biases", "sage"])
+def test_any_model_has_full_sets(name: str):
+    """Verdicts of models with automatic derivatives, with and without averages over neighbourhoods."""
+    jury = jury_of(name, graph())
+    for settings in ({"advice": None, "diffusion": 0}, {"advice": None, "diffusion": 1}, {}):
+        verdict = jury.verdict(full=True, **settings)
+        p, others = verdict.full_p_values, ~torch.isin(torch.arange(90), NODES)
+        assert float((p - verdict.p_values)[others].abs().mean()) < 0.1

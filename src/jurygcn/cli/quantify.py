@@ -175,6 +175,8 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
         facts["label sets"] = (
             f"{100 * test['set_coverage']:.1f} % contain the true label (target {100 * (1 - SET_ALPHA):g} %), "
             f"{test['mean_set_size']:.2f} labels on average"
+            + f"; {verdict.method} sets, by {verdict.by}" * (verdict.by is not None)
+            + "; full conformal sets" * ((verdict.method, verdict.by) == ("full", None))
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["error detection"] = f"AUROC {test['error_auroc']:.3f} by {verdict.score_name}"

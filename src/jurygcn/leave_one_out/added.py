@@ -157,13 +157,15 @@ class AddedLabels:
         with torch.no_grad():
             return Kernels(engine.train_outputs.to(cross), own.to(cross), cross, reading)
 
+    @torch.enable_grad()
     def _grams(self, nodes: Tensor) -> Tensor:
         """J_u diag(1 / d) J_u^T, (r, C, C)."""
         size = max(1, TEMPORARY_NUMBERS // self.engine.num_parameters)
         parts = [self.engine.at(some).jacobian().own_grams(self._scale) for some in nodes.split(size)]
-        return torch.cat(parts)
+        return torch.cat(parts).detach()
 
 
+@torch.enable_grad()
 def log_average_slopes(engine: Engine, nodes: Tensor, diffusion: int) -> Tensor:
     r"""Derivatives of the logarithms of probabilities that are averaged over neighbourhoods.
 
@@ -188,4 +190,4 @@ def log_average_slopes(engine: Engine, nodes: Tensor, diffusion: int) -> Tensor:
     for some in torch.arange(len(reach)).split(size):
         block = torch.einsum("iv,vdc,ic->vdic", weights[:, some], S[some], 1.0 / mean).reshape(len(some), C, n * C)
         out += engine.at(near.train_nodes[some]).jacobian().pull(block)
-    return out.T.reshape(n, C, -1)
+    return out.detach().T.reshape(n, C, -1)

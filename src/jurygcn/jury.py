@@ -18,10 +18,10 @@ from jurygcn.ambient import plain_torch
 from jurygcn.arrivals import on_new_graph
 from jurygcn.assembling import assemble
 from jurygcn.checks import in_short
-from jurygcn.conformal.advice import Advice, own_predictions, panel_alone, panel_of, take_advice
+from jurygcn.conformal.advice import Advice, panel_alone, panel_of
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
-from jurygcn.conformal.exact import ExactCounter
+from jurygcn.conformal.exact import ExactCounter, advised_counter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
@@ -225,19 +225,14 @@ class Jury:
     def _counter(self, asked: Asked, advice: str | None) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        taken = self._advise(asked, advice) if advice and layout_of(self.data) is None else None
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.ballots, advice=taken)
-
-    def _advise(self, asked: Asked, advice: str) -> Advice:
-        """The weights of the stacked jury, chosen once for each number of averages."""
+        steps, memory = self.jurors.steps, self.run.ballots
+        if advice is None or layout_of(self.data) is not None:
+            return ExactCounter(asked, steps, memory=memory)
         if advice == "panel":
-            return panel_alone(self.engine, self.panel, self.positions)
-        diffusion = asked.question.diffusion if asked.classify else 0
-        if diffusion not in self._advice:
-            steps, memory = self.jurors.steps, self.run.ballots
-            own = own_predictions(self.engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory)
-            self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
-        return self._advice[diffusion]
+            alone = panel_alone(self.engine, self.panel, self.positions)
+            return ExactCounter(asked, steps, memory=memory, advice=alone)
+        here = self.run.parallel in (None, "serial")
+        return advised_counter(asked, steps, self.panel, memory=memory, known=self._advice, here=here)
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:

@@ -18,7 +18,7 @@ from jurygcn.errors import SettingError
 from jurygcn.graph.similarity import Similarities
 from jurygcn.leave_one_out.added import AddedLabels, log_average_slopes
 from jurygcn.leave_one_out.added_panel import AddedToPanel
-from jurygcn.leave_one_out.panel import Panel
+from jurygcn.leave_one_out.panel import RIDGES, Panel
 from jurygcn.linalg import outer_sums, solve_small
 from jurygcn.settings import LeaveOut, Run
 
@@ -217,7 +217,7 @@ def test_panel_alone_is_full_conformal_prediction():
     views = full_rows(data)
     for place, u in enumerate(ASKED.tolist()):
         for y in range(CLASSES):
-            others, mine = panel_scores(data, u, y, [0.03, 0.3, 3.0], views)
+            others, mine = panel_scores(data, u, y, list(RIDGES), views)
             p = (1 + int((others >= mine - 1e-7).sum())) / (len(NODES) + 1)
             assert float(verdict.full_p_values[place, y]) == pytest.approx(p, abs=1e-9)
     assert verdict.claim(0.1, method="full").kind == "promise"
@@ -354,7 +354,7 @@ def test_intervals_by_a_grid_of_refits(alone: bool):
     closed += torch.eye(90)
     scale = closed.sum(dim=1).rsqrt()
     linear = (scale[:, None] * closed * scale) @ data.x
-    members = [(rows, ridge) for rows in full_rows(data) for ridge in (0.03, 0.3, 3.0)] if alone else [(linear, 0.0)]
+    members = [(rows, ridge) for rows in full_rows(data) for ridge in RIDGES] if alone else [(linear, 0.0)]
     bag = [*NODES.tolist(), u]
 
     def residuals(y: float) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from jurygcn.leave_one_out.panel import Member, Panel
@@ -68,14 +69,13 @@ class AddedToPanel:
 
 def _added(panel: Panel, member: Member, positions: Tensor, nodes: Tensor) -> _Added:
     design, ridge = member.design, member.ridge
-    features, hat = panel.features(design), design.hat(ridge)
-    here, whole = features[nodes.cpu()], hat[:, positions]
-    kept = design.s.square() / (design.s.square() + ridge)
+    features, (coefficients, offset) = panel.features(design), design.coefficients(ridge)
+    hat = torch.addmm(offset, panel.columns(design)[nodes.cpu()].double(), coefficients)  # (m, all labels)
     return _Added(
-        hat=here @ whole,
-        rest=1.0 - (design.U.square() @ kept)[positions],
-        lengths=design.leverages(here, ridge) + panel.unseen(design, features)[nodes.cpu()] / ridge,
-        answers=here @ (hat @ panel.targets),
+        hat=hat[:, positions],
+        rest=1.0 - design.among(ridge, positions).diagonal(),
+        lengths=design.leverages(features[nodes.cpu()], ridge) + panel.unseen(design, features)[nodes.cpu()] / ridge,
+        answers=hat @ panel.targets,
         errors=member.errors[positions],
         own=member.own[positions],
     )

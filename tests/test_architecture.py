@@ -34,10 +34,13 @@ LAYERS = (
     *("losses", "models", "derivatives", "engine", "curvature", "leave_one_out", "conformal", "display", "verdict"),
     *(
         "assembling",
+        "adding",
         "settings",
         "costs",
         "finding",
         "diagnostics",
+        "counting",
+        "arrivals",
         "jury_storage",
         "jury",
         "evaluation",

@@ -52,6 +52,20 @@ def test_train_prints_scores(tmp_path):
     assert 0 <= saved["test"]["accuracy"] == saved["test"]["micro_f1"] <= 1
 
 
+def test_sets_of_another_method(tmp_path):
+    """Full conformal sets and sets by class reach the table, the files and the claim."""
+    plain = run_json("quantify", "karate", "--labels", 14, *FAST)
+    full = run_json("quantify", "karate", "--labels", 14, *FAST, "--sets", "full", "--out", tmp_path)
+    assert (plain["jury"]["sets"], plain["jury"]["by"]) == ("jackknife+", None)
+    assert (full["jury"]["sets"], full["jury"]["claim"]) == ("full", "target")
+    assert any("added label are estimated" in reason for reason in full["jury"]["claim_reasons"])
+    shown = run("quantify", "karate", "--labels", 14, *FAST, "--sets", "full", "--by", "class").stdout
+    assert "full sets, by class" in " ".join(shown.split())
+    assert "--sets" in refuses("quantify", "karate", "--sets", "split")
+    sizes = pd.read_csv(tmp_path / "verdict.csv")["set_size"]
+    assert float(sizes.mean()) > 0
+
+
 def test_train_json_is_deterministic():
     first, second = (run_json("train", "karate", "--per-class", 1, *FAST, "--dropout", 0.3) for _ in range(2))
     assert first["settings"]["labels"] == 4

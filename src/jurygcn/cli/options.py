@@ -18,6 +18,7 @@ from jurygcn.conformal.averaging import MOST_STEPS
 from jurygcn.conformal.claims import CHOSEN
 from jurygcn.conformal.intervals import check_alpha
 from jurygcn.conformal.predictions import parse_memory
+from jurygcn.conformal.tally import METHODS
 from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
 from jurygcn.linalg import SOLVERS
@@ -233,6 +234,20 @@ Parallel = Annotated[
     str | None,
     typer.Option(
         "--parallel", callback=_parallel, help="Where to count votes: a number of processes, or dask://host:port."
+    ),
+]
+Sets = Annotated[
+    str,
+    typer.Option(
+        "--sets", callback=one_of("--sets", METHODS), help=f"Method of the label sets: {', '.join(METHODS)} (slower)."
+    ),
+]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        callback=one_of("--by", ("all", "class")),
+        help="all; class compares a label with labelled nodes of its own class only, so that every class is covered.",
     ),
 ]
 Memory = Annotated[

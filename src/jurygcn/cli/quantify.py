@@ -46,6 +46,8 @@ def quantify(
     as_printed: given.AsPrinted = False,
     diffusion: given.Diffusion = "auto",
     advice: given.Advice = True,
+    sets: given.Sets = "jackknife+",
+    by: given.By = "all",
     seed: given.Seed = 0,
     epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
@@ -81,6 +83,8 @@ def quantify(
         alpha=alpha,
         diffusion=diffusion,
         advice=advice,
+        sets=sets,
+        by=None if by == "all" else by,
         leave_out=jurors,
         votes=votes,
         run=Run(parallel, memory, progress=True),
@@ -185,6 +189,8 @@ def summary(judgement: Judgement, test: dict[str, Any], left_out: dict[str, Any]
         facts["label sets"] = (
             f"{100 * test['set_coverage']:.1f} % contain the true label (target {100 * (1 - SET_ALPHA):g} %), "
             f"{test['mean_set_size']:.2f} labels on average"
+            + f"; {verdict.method} sets, by {verdict.by}" * (verdict.by is not None)
+            + "; full conformal sets" * ((verdict.method, verdict.by) == ("full", None))
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["error detection"] = f"AUROC {test['error_auroc']:.3f} by {verdict.score_name}"

@@ -46,6 +46,9 @@ class Jacobian(Protocol):
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node, A symmetric: (P, P) -> (n, C, C)."""
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node: (P,) -> (n, C, C)."""
+
     def cast(self, dtype: torch.dtype) -> Jacobian:
         """The same in another precision."""
 
@@ -96,6 +99,11 @@ class DenseJacobian:
         """J_i A J_i^T for every node."""
         rows = self.rows.to(matrix.dtype)
         return torch.bmm((rows.flatten(0, 1) @ matrix).view(self.shape), rows.transpose(1, 2))
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        rows = self.rows.to(scale.dtype)
+        return torch.bmm(rows * scale, rows.transpose(1, 2))
 
     def cast(self, dtype: torch.dtype) -> DenseJacobian:
         """The same Jacobian in another precision."""
@@ -202,6 +210,12 @@ class TwoLayerJacobian:
             out[nodes] += (last * self.AE[nodes, None, :, None]).sum(dim=2)
         return out
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T."""
+        scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
+        lengths = torch.bmm(self.T.square(), scale1.T.unsqueeze(2)).squeeze(2)  # (h, n)
+        return _own_grams(lengths, self.AE, self.W2, scale2)
+
     def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
         """The same Jacobian in another precision."""
         return TwoLayerJacobian(self.T.to(dtype), self.AE.to(dtype), self.W2.to(dtype))
@@ -276,6 +290,16 @@ class RowSpaceJacobian:
         """J_i A J_i^T for every node."""
         return self.expanded.quadratic(matrix)
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T, which stays sparse if AX is."""
+        F, (n, h) = self.AX.shape[1], self.AE.shape
+        if not isinstance(self.AX, SparseMatrix):
+            return self.expanded.own_grams(scale)
+        scale1 = scale[: F * h].view(F, h)
+        T = (self.mask @ self.AX.to_scipy()).power(2)
+        lengths = [torch.from_numpy(T[q * n : (q + 1) * n] @ scale1[:, q].cpu().numpy()) for q in range(h)]
+        return _own_grams(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
+
     def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
         """The same Jacobian in another precision."""
         AX = self.AX.cast(dtype) if isinstance(self.AX, SparseMatrix) else self.AX.to(dtype)
@@ -304,6 +328,24 @@ def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
     first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
     return first.permute(2, 0, 3, 1)
+
+
+def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+    """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
+    out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
+    out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)
+    return out
+
+
+def grams_by_rows(jacobian: Jacobian, scale: Tensor) -> Tensor:
+    """J_i diag(scale) J_i^T for every node of any Jacobian, from its rows, some nodes at a time."""
+    n, C, P = jacobian.shape
+    unit, parts = torch.eye(C, dtype=scale.dtype, device=scale.device), []
+    for some in torch.arange(n, device=scale.device).split(max(1, TEMPORARY_NUMBERS // (C * P))):
+        part = jacobian.subset(some)
+        rows = torch.stack([part.pull_each(unit[c].expand(len(some), C)) for c in range(C)], dim=1)
+        parts.append(torch.bmm(rows * scale, rows.transpose(1, 2)))
+    return torch.cat(parts)
 
 
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:

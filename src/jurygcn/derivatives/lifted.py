@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
-from jurygcn.derivatives.jacobian import DenseJacobian
+from jurygcn.derivatives.jacobian import DenseJacobian, grams_by_rows
 
 # numbers in a temporary array, at most
 TEMPORARY = 40_000_000
@@ -242,6 +242,10 @@ class LiftedJacobian:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node."""
         return quadratic(self, matrix, dtype=work_dtype(self.shape, matrix.dtype))
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        return grams_by_rows(self, scale)
 
     def cast(self, dtype: torch.dtype) -> LiftedJacobian:
         """The same Jacobian in another precision."""

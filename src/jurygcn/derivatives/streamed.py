@@ -118,6 +118,13 @@ class StreamedJacobian:
             out[places] = quadratic(part, matrix, dtype=work_dtype(self.shape, self.dtype))
         return out
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        out = scale.new_empty(len(self.terms), self.width[0], self.width[0])
+        for places, part in self.parts():
+            out[places] = part.own_grams(scale)
+        return out
+
     def cast(self, dtype: torch.dtype) -> StreamedJacobian:
         """The same Jacobian in another precision."""
         return replace(self, dtype=dtype)

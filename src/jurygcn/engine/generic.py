@@ -106,6 +106,12 @@ class GenericEngine:
         part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
         return part
 
+    def at(self, nodes: Tensor) -> GenericEngine:
+        """The engine with any nodes in place of the training nodes; their targets are not known."""
+        part = self.on(torch.zeros(len(nodes), dtype=torch.long))
+        part.train_nodes, part.masks = nodes.to(self.train_nodes.device), 0
+        return part
+
     def cast(self, dtype: torch.dtype) -> GenericEngine:
         """The same objective in another precision."""
         if dtype == self.dtype:

@@ -16,9 +16,10 @@ from torch_geometric.data import Data, HeteroData
 from jurygcn.ambient import plain_torch
 from jurygcn.assembling import assemble
 from jurygcn.checks import in_short
+from jurygcn.choices import CHOSEN, Recipe
 from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
 from jurygcn.conformal.asked import Asked, Question
-from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
+from jurygcn.conformal.claims import Agreement, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
@@ -41,7 +42,6 @@ from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
-from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
 from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes

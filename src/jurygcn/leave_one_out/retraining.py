@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
+from jurygcn.choices import Recipe
 from jurygcn.data import check_nodes
 from jurygcn.data.contents import EDGE_VALUES
 from jurygcn.data.heterogeneous import as_given, layout_of, without_node_of_type
 from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
 from jurygcn.models.copies import independent_copy
-from jurygcn.models.training import Recipe, reset, train
+from jurygcn.models.training import reset, train
 from jurygcn.parallel import safe_path
 from jurygcn.progress import progress_bar
 

@@ -13,7 +13,6 @@ from jurygcn.checks import check_choice, check_real
 from jurygcn.choices import CURVATURES
 from jurygcn.curvature.effective_decay import effective_decay
 from jurygcn.curvature.factor import GGNFactor
-from jurygcn.derivatives.streamed import StreamedJacobian
 from jurygcn.engine import Engine, Expected
 
 
@@ -60,7 +59,7 @@ class GGN(_Diagonal):
         self.factor = factor
         self.diagonal = diagonal
         self.expected = expected
-        self.streamed = isinstance(factor.jacobian, StreamedJacobian)
+        self.streamed = factor.jacobian.streamed
 
     @property
     def definite(self) -> bool | None:

@@ -3,7 +3,8 @@
     python tools/before_after.py 52f1a63^ --turns 40
 
 Both versions run in processes of their own, on one thread, and take turns, so that other work on the machine slows both
-alike. The model is trained once by each version, with the same seed.
+alike. The model is trained once by each version, with the same seed. Both keep freed memory (`jurygcn.allocator`), as
+earlier versions did in every process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ import inspect, sys, time
 import torch
 torch.set_num_threads(1)
 import jurygcn
+try:  # what speed.py and the command line use; earlier versions always did
+    from jurygcn.allocator import keep_freed_memory
+    keep_freed_memory()
+except ImportError:
+    pass
 from jurygcn.data import load_dataset, paper_split, random_labels
 data = load_dataset(sys.argv[1])
 nodes = random_labels(paper_split(data, seed=0).pool, int(sys.argv[2]), seed=0)

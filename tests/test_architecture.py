@@ -33,7 +33,18 @@ LAYERS = (
         "graph",
     ),
     *("losses", "models", "derivatives", "engine", "curvature", "leave_one_out", "conformal", "display", "verdict"),
-    *("assembling", "diagnostics", "settings", "costs", "jury_storage", "jury", "evaluation", "active", "baselines"),
+    *(
+        "assembling",
+        "diagnostics",
+        "settings",
+        "costs",
+        "finding",
+        "jury_storage",
+        "jury",
+        "evaluation",
+        "active",
+        "baselines",
+    ),
     *("reweighting", "self_training", "learning", "bandit", "experiments", "report", "__init__", "cli", "__main__"),
 )
 MAX_LINES = 400

@@ -23,9 +23,8 @@ from jurygcn.conformal.claims import Agreement, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
-from jurygcn.conformal.rank import MOST, smallest_rank
-from jurygcn.costs import FEW_JURORS, LONG, Cost, check_fit, check_verdict, cost_of, planned_choice, room_for_matrices
-from jurygcn.curvature import Curvature, curvature_of
+from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
+from jurygcn.curvature import Curvature
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
@@ -36,19 +35,17 @@ from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
 from jurygcn.errors import SettingError
+from jurygcn.finding import curvature_of_jury, find_jurors, leave_one_out_of, number_of_jurors, resolved_votes
 from jurygcn.jury_storage import load_jury, save_jury
-from jurygcn.leave_one_out.corrected import Correction, corrected_steps
+from jurygcn.leave_one_out.corrected import Correction
 from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
 from jurygcn.leave_one_out.panel import Panel
-from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters
+from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
 from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes
 from jurygcn.verdict import Verdict
-
-# Above this many numbers in all ballots, votes="auto" linearises: exact ones would take many minutes.
-MANY_BALLOTS = 2e9
 
 # The paper's weight decay, and this library's when it trains; assumed where none is stated and none can be estimated.
 ASSUMED_DECAY = Recipe.weight_decay
@@ -123,30 +120,14 @@ class Jury:
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
         self.node_type = self._sources.node_type
-        self._recipe_given, self.retraining = retraining is not None, retraining or Retraining()
-        self.positions = draw_positions(self.engine.num_train, self._number_of_jurors())
-        self.votes = replace(self.votes, how=self._check_votes())
+        self.recipe_given, self.retraining = retraining is not None, retraining or Retraining()
+        self.positions = draw_positions(self.engine.num_train, number_of_jurors(self))
+        self.votes = replace(self.votes, how=resolved_votes(self))
         self._jurors: Jurors | CompressedJurors | None = None
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
         self._advice: dict[int | str, Advice] = {}
         self._announced = False
-
-    def _check_votes(self) -> str:
-        """What "auto" stands for; refuses what cannot be linearised."""
-        how, curvature, votes = self.leave_out.how, self.leave_out.curvature, self.votes.how
-        possible = how != "retrain" and curvature == "ggn" and not self.leave_out.corrected_by
-        if votes == "linearized" and not possible:
-            raise SettingError(
-                "votes='linearized' needs newton or influence jurors with curvature='ggn', got "
-                f"leave_out={how!r}, curvature={curvature!r}, corrected_by={self.leave_out.corrected_by}: use "
-                "votes='exact'."
-            )
-        ballots = len(self.positions) * int(self.data.num_nodes) * self.engine.num_outputs
-        if votes == "auto":
-            here = self.run.parallel in (None, "serial")  # linearised jurors are counted in this process only
-            return "linearized" if possible and here and ballots > MANY_BALLOTS else "exact"
-        return votes
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
 
@@ -157,7 +138,7 @@ class Jury:
         check_fit(self)
         self._announce()
         with progress_bar("Finding the jurors", show=self.run.progress):
-            self._jurors = self._find_jurors()
+            self._jurors, self.correction = find_jurors(self)
         self._advice = {}
         return self
 
@@ -174,41 +155,6 @@ class Jury:
         """What ``fit`` and a verdict on all nodes will cost, estimated without doing the work."""
         with torch.enable_grad():
             return cost_of(self)
-
-    def _number_of_jurors(self) -> int | None:
-        """None for one per label; fewer where each needs its own iterative solves."""
-        asked, n = self.leave_out.max_jurors, self.engine.num_train
-        if asked is not None or n <= FEW_JURORS or self.leave_out.how != "newton" or self.leave_out.solver != "auto":
-            return asked
-        return None if planned_choice(self).name in ("dual", "direct") else FEW_JURORS
-
-    def _find_jurors(self) -> Jurors | CompressedJurors:
-        how = self.leave_out.how
-        if self.leave_out.corrected_by and not self._recipe_given:
-            raise SettingError(
-                "expected retraining=Retraining(...) with corrected_by, got none; say how the model was trained"
-            )
-        if how == "retrain":
-            steps = retrained_parameters(self.engine, self.retraining, self.positions.tolist()) - self.engine.theta
-            return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, self.retraining.epochs)
-        if self.votes.how == "linearized":  # not kept: with many labels the Jacobian and the factors are large
-            many = self._make_leave_one_out(self._make_curvature())
-            rank = self.votes.rank
-            if not isinstance(rank, str):
-                return many.compressed_jurors(how, rank=rank)
-            compressed = many.compressed_jurors(how, rank=MOST)
-            return compressed.in_fewer(smallest_rank(self.engine, self.positions, compressed))
-        if how == "newton":
-            jurors = self._leave_one_out.newton_jurors()
-        else:
-            jurors = self._leave_one_out.influence_jurors(as_printed=self.leave_out.printed)
-        return self._corrected(jurors) if self.leave_out.corrected_by else jurors
-
-    def _corrected(self, jurors: Jurors) -> Jurors:
-        """The jurors with the step length that a few retrained ones ask for."""
-        k = self.leave_out.corrected_by
-        steps, self.correction = corrected_steps(self.engine, jurors.steps, self.positions, self.retraining, k=k)
-        return replace(jurors, steps=steps)
 
     @plain_torch()
     @torch.no_grad()
@@ -312,12 +258,7 @@ class Jury:
     @plain_torch()
     def curvature(self) -> Curvature:
         """The curvature operator, weight decay included; available before ``fit``."""
-        return self._make_curvature()
-
-    def _make_curvature(self) -> Curvature:
-        settings = self.leave_out
-        effective = settings.decay == "effective"
-        return curvature_of(self.engine, settings.curvature, damping=settings.damping, effective=effective)
+        return curvature_of_jury(self)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -331,19 +272,16 @@ class Jury:
         return origin_of_labels(self.engine, self.chosen)
 
     @cached_property
-    def _leave_one_out(self) -> LeaveOneOut:
-        return self._make_leave_one_out(self.curvature)
-
-    def _make_leave_one_out(self, curvature: Curvature) -> LeaveOneOut:
-        room = room_for_matrices(self)
-        return LeaveOneOut(self.engine, curvature, self.leave_out.solver, self.positions, memory=room)
+    def factorised(self) -> LeaveOneOut:
+        """The curvature factorised, from which jurors follow."""
+        return leave_one_out_of(self, self.curvature)
 
     @cached_property
     @plain_torch()
     def influences(self) -> Tensor:
         """The paper's influences H^-1 g_i of all training nodes, (n, P)."""
         self._sources.check()
-        return self._leave_one_out.influences().value.T
+        return self.factorised.influences().value.T
 
     @cached_property
     @plain_torch()

@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
-from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Votes, costs, jury, train
+from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Votes, costs, finding, jury, train
 from jurygcn.conformal.rank import sampled_nodes
 from jurygcn.costs import Cost
 from jurygcn.data import synthetic
@@ -69,7 +69,8 @@ def test_long_work_is_announced_once_before_it_starts(data, monkeypatch, capsys)
     monkeypatch.setattr(jury, "LONG", 0.0)
     case = jury_of(data, run=Run(progress=True))
     found: list[str] = []
-    monkeypatch.setattr(Jury, "_find_jurors", lambda self, find=Jury._find_jurors: _noting(self, find, capsys, found))
+    find = jury.find_jurors
+    monkeypatch.setattr(jury, "find_jurors", lambda case: _noting(case, find, capsys, found))
     case.fit()
     assert "30 jurors of 30 labels" in found[0]
     assert "GB." in found[0]
@@ -101,7 +102,7 @@ def test_durations_are_in_words_that_fit():
 def test_what_does_not_fit_is_refused_before_it_starts(data, monkeypatch):
     monkeypatch.setattr(costs, "NEVER_REFUSED", 1e4)
     started = []
-    monkeypatch.setattr(Jury, "_find_jurors", lambda self: started.append(self))
+    monkeypatch.setattr(jury, "find_jurors", lambda case: (started.append(case), None))
     with pytest.raises(SettingError, match=r"fit to fit in memory='50KB', got .* for 30 jurors .*max_jurors=1000"):
         jury_of(data, run=Run(memory="50KB")).fit()
     assert not started
@@ -120,7 +121,7 @@ def test_a_verdict_that_does_not_fit_is_refused_and_some_nodes_at_a_time_are_not
 
 def test_little_memory_makes_auto_take_an_iterative_solver_and_fewer_jurors(data, monkeypatch):
     monkeypatch.setattr(costs, "FEW_JURORS", 20)
-    monkeypatch.setattr(jury, "FEW_JURORS", 20)
+    monkeypatch.setattr(finding, "FEW_JURORS", 20)
     monkeypatch.setitem(choose.__globals__, "NEVER_REFUSED", 1.0)
     small = jury_of(data, run=Run(memory="200KB"))
     assert small.cost().solver == "cg"

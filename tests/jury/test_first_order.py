@@ -17,7 +17,8 @@ from jurygcn.conformal.first_order import Block, count_at_least
 from jurygcn.data import synthetic
 from jurygcn.derivatives import autodiff
 from jurygcn.errors import SettingError
-from jurygcn.jury import MANY_BALLOTS, Jury
+from jurygcn.finding import MANY_BALLOTS
+from jurygcn.jury import Jury
 from jurygcn.models import GCN, train
 from jurygcn.settings import LeaveOut, Votes
 
@@ -202,7 +203,7 @@ def test_auto_linearises_many_ballots(medium: Jury, monkeypatch):
     given = (medium.engine.model, medium.data, medium.train_nodes)
     assert MANY_BALLOTS > 150 * 600 * 4
     assert Jury(*given).votes.how == "exact"
-    monkeypatch.setattr("jurygcn.jury.MANY_BALLOTS", 1e5)
+    monkeypatch.setattr("jurygcn.finding.MANY_BALLOTS", 1e5)
     assert Jury(*given).votes.how == "linearized"
     assert Jury(*given, run=2).votes.how == "exact"  # linearised jurors are counted here only
     assert Jury(*given, leave_out=LeaveOut("influence", curvature="hessian")).votes.how == "exact"

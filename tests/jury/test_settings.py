@@ -48,7 +48,7 @@ def test_without_settings():
 
 
 def test_auto_is_resolved_and_the_rest_stays(monkeypatch):
-    monkeypatch.setattr("jurygcn.jury.MANY_BALLOTS", 1)
+    monkeypatch.setattr("jurygcn.finding.MANY_BALLOTS", 1)
     given = Votes(rank=7)
     assert jury_with(votes=given).votes == Votes("linearized", rank=7)
     assert jury_with(votes=given, leave_out="printed").votes == Votes("exact", rank=7)

@@ -17,10 +17,10 @@ from jurygcn.ambient import plain_torch
 from jurygcn.assembling import assemble
 from jurygcn.checks import in_short
 from jurygcn.choices import CHOSEN, Recipe
-from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
+from jurygcn.conformal.advice import Advice, panel_of
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import Agreement, origin_of_labels
-from jurygcn.conformal.exact import ExactCounter
+from jurygcn.conformal.exact import ExactCounter, advised_counter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
@@ -114,8 +114,8 @@ class Jury:
             weight_decay=decay,
             forward=forward,
         )
-        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
-        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
+        stated = not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(stated=stated)
         self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
@@ -207,17 +207,11 @@ class Jury:
     def _counter(self, asked: Asked, *, advised: bool) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        advice = self._advise(asked) if advised and layout_of(self.data) is None else None
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.ballots, advice=advice)
-
-    def _advise(self, asked: Asked) -> Advice:
-        """The weights of the stacked jury, chosen once for each number of averages."""
-        diffusion = asked.question.diffusion if asked.classify else 0
-        if diffusion not in self._advice:
-            steps, memory = self.jurors.steps, self.run.ballots
-            own = own_predictions(self.engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory)
-            self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
-        return self._advice[diffusion]
+        steps, memory = self.jurors.steps, self.run.ballots
+        if not advised or layout_of(self.data) is not None:
+            return ExactCounter(asked, steps, memory=memory)
+        here = self.run.parallel in (None, "serial")
+        return advised_counter(asked, steps, self.panel, memory=memory, known=self._advice, here=here)
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:

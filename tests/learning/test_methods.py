@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from jurygcn import learning
 from jurygcn.baselines.classifier import logits_of
+from jurygcn.baselines.gebm import gebm_energy
 from jurygcn.baselines.gnnsafe import propagated_energy
 from jurygcn.baselines.posthoc import best_temperature
 from jurygcn.baselines.sampling import dropout_samples
@@ -189,6 +190,39 @@ def test_dropout_samples_vary_around_the_model():
 def test_nothing_to_average_is_refused(method: learning.Method, word: str):
     with pytest.raises(SettingError, match=word):
         method.fit(DATA, TRAIN)
+
+
+def test_gebm_by_its_definition():
+    """Gaussians of the labelled nodes by torch's distributions, ranges by sorted lists, diffusion by a dense matrix."""
+    generator = torch.Generator().manual_seed(0)
+    N, nodes, labels = 40, torch.arange(9), torch.tensor([0, 0, 0, 2, 2, 2, 2, 0, 2])  # class 1 has no label
+    (hidden, logits), (h, z) = (
+        (torch.rand(N, 4, generator=generator).double(), torch.randn(N, 3, generator=generator).double())
+        for _ in range(2)
+    )
+    edges = torch.randint(0, N - 2, (2, 60), generator=generator)  # the last two nodes have no neighbours
+    closed = torch.eye(N, dtype=torch.float64)
+    for a, b in edges.T.tolist():
+        closed[b, a] += a != b
+    step = 0.5 * torch.eye(N, dtype=torch.float64) + 0.5 * closed / closed.sum(dim=1, keepdim=True)
+    evidence = []
+    for c in (0, 2):
+        own = hidden[nodes][labels == c]
+        normal = torch.distributions.MultivariateNormal(own.mean(dim=0), torch.diag(own.var(dim=0, unbiased=False)))
+
+        def distance(x: torch.Tensor, normal: torch.distributions.MultivariateNormal = normal) -> torch.Tensor:
+            return -2 * (normal.log_prob(x) - normal.log_prob(normal.mean))
+
+        (near, far), (low, high) = (
+            (values[1], values[38]) for values in (sorted(distance(hidden).tolist()), sorted(logits[:, c].tolist()))
+        )
+        evidence.append(z[:, c] - ((distance(h) - near) / (far - near) * (high - low) + low))
+    f, P = torch.stack(evidence, dim=1), torch.linalg.matrix_power(step, 10)
+    energy = -f.logsumexp(dim=1)
+    expected = energy + P @ energy - (P @ f).logsumexp(dim=1)
+    torch.testing.assert_close(gebm_energy((hidden, logits), (h, z), nodes, labels, edges), expected)
+    found = fitted("energy").uncertainty("gebm")
+    assert found.isfinite().all()
 
 
 def test_gnnsafe_against_a_loop():

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # The most numbers in the derivatives along some directions at once.
 MOST_ALONG = 200_000_000
 
+# A batch of models takes at most about so many bytes: larger ones are not faster.
+BATCH_BYTES = 3e8
+
 
 class Substitute(TorchFunctionMode):
     """Hands a model the products of its constant layers instead of letting it compute them."""
@@ -70,7 +73,7 @@ class LiftedPredictor:
         self._messages = all_pairs.shape[1] * 2 * widest
         self._rows = 3 * reached * 2 * widest + 6 * len(nodes) * engine.num_outputs
         self.numbers = self._rows + (self._messages if self.fused is None else 0)
-        self.most = 2**31
+        self.most = max(1, int(BATCH_BYTES // (dtype.itemsize * self.numbers)))
 
     def _constant_uses(self) -> list[Use]:
         """The products with weights whose inputs depend on no parameter, at the trained and at other parameters."""

@@ -21,6 +21,7 @@ LAYERS = (
         "signals",
         "errors",
         "checks",
+        "choices",
         "io",
         "progress",
         "canvas",

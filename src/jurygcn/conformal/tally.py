@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jurygcn.choices import SETS
 from jurygcn.conformal.intervals import check_alpha, exact_rank
 from jurygcn.errors import SettingError
 
-METHODS = ("jackknife+", "full")
 CATEGORIES = ("class", "group")
 
 
@@ -56,8 +56,8 @@ class Tally:
 
 def check_method(method: str, by: str | None) -> tuple[str, str | None]:
     """Return both; raise SettingError for names that are not known."""
-    if method not in METHODS:
-        raise SettingError(f"expected method to be one of {', '.join(METHODS)}, got {method!r}; choose one")
+    if method not in SETS:
+        raise SettingError(f"expected method to be one of {', '.join(SETS)}, got {method!r}; choose one")
     if by is not None and by not in CATEGORIES:
         raise SettingError(f"expected by to be one of {', '.join(CATEGORIES)} or None, got {by!r}; choose one")
     return method, by

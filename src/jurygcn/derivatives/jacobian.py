@@ -25,6 +25,10 @@ class Jacobian(Protocol):
     """Derivatives of n nodes' C logits with respect to P parameters."""
 
     @property
+    def streamed(self) -> bool:
+        """Whether it is made again for every product."""
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(n, C, P)."""
 
@@ -36,6 +40,9 @@ class Jacobian(Protocol):
 
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """Row i is J_i^T a_i: (n, C) -> (n, P)."""
+
+    def normal(self, root: Tensor, block: Tensor) -> Tensor:
+        """Sum over nodes of J_i^T L_i L_i^T J_i V: (n, C, K), (P, k) -> (P, k)."""
 
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
@@ -56,7 +63,27 @@ class Jacobian(Protocol):
         """The Jacobian of some of the nodes."""
 
 
-class DenseJacobian:
+class HeldJacobian:
+    """The common part of Jacobians that are held in memory."""
+
+    streamed = False
+
+    def push(self, block: Tensor) -> Tensor:
+        """J V."""
+        raise NotImplementedError
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        raise NotImplementedError
+
+    def normal(self, root: Tensor, block: Tensor) -> Tensor:
+        """Sum of J_i^T L_i L_i^T J_i V, for some columns at a time to bound memory."""
+        width = max(1, TEMPORARY_NUMBERS // (root.shape[0] * root.shape[2]))
+        pieces = [self.pull(torch.bmm(root, torch.bmm(root.mT, self.push(part)))) for part in block.split(width, dim=1)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+
+class DenseJacobian(HeldJacobian):
     """The Jacobian as a dense array of rows (n, C, P), from any source.
 
     Rows in a lower precision than the arguments of a product take that product in their own precision.
@@ -114,7 +141,7 @@ class DenseJacobian:
         return DenseJacobian(self.rows[terms])
 
 
-class TwoLayerJacobian:
+class TwoLayerJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN, factored over hidden units.
 
     .. math::
@@ -225,7 +252,7 @@ class TwoLayerJacobian:
         return TwoLayerJacobian(self.T[:, terms], self.AE[terms], self.W2)
 
 
-class RowSpaceJacobian:
+class RowSpaceJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN in the span of the R rows of :math:`\hat A X` that training nodes reach.
 
     Every first-layer direction is a combination of those rows, so T of :class:`TwoLayerJacobian` is not formed:

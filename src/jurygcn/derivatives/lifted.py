@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
-from jurygcn.derivatives.jacobian import DenseJacobian, grams_by_rows
+from jurygcn.derivatives.jacobian import DenseJacobian, HeldJacobian, grams_by_rows
 
 # numbers in a temporary array, at most
 TEMPORARY = 40_000_000
@@ -178,7 +178,7 @@ class LiftedWeight:
         return replace(self, places=self.places[rows], starts=starts, slopes=self.slopes[rows])
 
 
-class LiftedJacobian:
+class LiftedJacobian(HeldJacobian):
     """The Jacobian of a model with lifted weights; the rows of all other parameters are dense.
 
     Shapes: rest (n, C, P_rest), where the other parameters stand in the parameter vector: others (P_rest,).

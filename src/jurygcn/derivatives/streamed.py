@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ class StreamedJacobian:
     terms: Tensor
     width: tuple[int, int]
     dtype: torch.dtype
+    streamed: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, int, int]:

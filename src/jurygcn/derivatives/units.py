@@ -17,7 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from jurygcn.derivatives.jacobian import DenseJacobian, grams_by_rows
+from jurygcn.derivatives.jacobian import DenseJacobian, HeldJacobian, grams_by_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Units:
         return (pairs.T @ inner.view(h, n * n)).view(C, C, n, n).permute(2, 0, 3, 1)
 
 
-class UnitJacobian:
+class UnitJacobian(HeldJacobian):
     """The Jacobian of all parameters, in their order."""
 
     def __init__(self, parts: list[Units]) -> None:

@@ -154,7 +154,7 @@ class LeaveOneOut:
                 JuryWarning,
                 stacklevel=4,
             )
-        steps = scale * solution.value.T
+        steps = (scale * solution.value).T.contiguous()  # each juror in one piece: votes then read them faster
         if not all_finite(steps):
             raise SolverError(
                 f"expected the jurors' steps in the range of {steps.dtype}, got larger ones; pass the weight decay the "

@@ -211,7 +211,9 @@ def similar_class(name: str) -> Tensor:
     """For each class the one that its nodes' neighbours have most often, beside itself, (C,)."""
     data = graph(name)
     C = int(data.num_classes)
-    joint = torch.bincount(data.y[data.edge_index[0]] * C + data.y[data.edge_index[1]], minlength=C * C).view(C, C)
+    ends = data.y[data.edge_index]
+    source, target = ends[:, (ends >= 0).all(dim=0)]  # some nodes of Citeseer have no class
+    joint = torch.bincount(source * C + target, minlength=C * C).view(C, C)
     return joint.fill_diagonal_(-1).argmax(dim=1)
 
 

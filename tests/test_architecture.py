@@ -35,18 +35,31 @@ LAYERS = (
     *(
         "assembling",
         "adding",
-        "diagnostics",
         "settings",
         "costs",
         "finding",
         "arrivals",
+        "diagnostics",
         "jury_storage",
         "jury",
         "evaluation",
         "active",
         "baselines",
     ),
-    *("reweighting", "self_training", "learning", "bandit", "experiments", "report", "__init__", "cli", "__main__"),
+    *(
+        "reweighting",
+        "self_training",
+        "learning",
+        "bandit",
+        "experiments",
+        "selection",
+        "web",
+        "report",
+        "app",
+        "__init__",
+        "cli",
+        "__main__",
+    ),
 )
 MAX_LINES = 400
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}

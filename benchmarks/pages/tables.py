@@ -1,4 +1,4 @@
-"""All tables of README.md, docs/results.md and docs/reliability.md, by name."""
+"""All tables of README.md and the docs, by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, full, learning, reproduced
+from pages import active, comparison, costs, full, labelling, learning, reproduced, validation
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -243,6 +243,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "advice": advice,
     "full_conformal": full.tables,
     "fidelity": fidelity,
+    "free_validation": validation.tables,
     "error_detection": error_detection,
     "regression": regression,
     "any_gnn": any_gnn,
@@ -250,6 +251,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "real_models_agreement": real_models_agreement,
     "active_learning": active.tables,
     "active_design": active.ablation,
+    "labelling": labelling.tables,
     "semi_supervised": learning.tables,
     "bandits": learning.bandits,
     "speed": costs.speed,

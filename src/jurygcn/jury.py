@@ -18,7 +18,7 @@ from jurygcn.ambient import plain_torch
 from jurygcn.arrivals import on_new_graph
 from jurygcn.assembling import assemble
 from jurygcn.checks import in_short
-from jurygcn.conformal.advice import Advice, panel_alone, panel_of
+from jurygcn.conformal.advice import Advice, own_predictions, panel_alone, panel_of, take_advice
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
 from jurygcn.conformal.exact import ExactCounter, advised_counter
@@ -28,10 +28,14 @@ from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
 from jurygcn.curvature import Curvature
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
+from jurygcn.diagnostics.accuracy import ExpectedAccuracy, expected_accuracy_of
+from jurygcn.diagnostics.calibration import CalibratedModel, calibrated_model
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
 from jurygcn.diagnostics.grounds import grounds_of
 from jurygcn.diagnostics.health import Health, health_of
 from jurygcn.diagnostics.influence import influence_on
+from jurygcn.diagnostics.label_errors import LabelErrors, label_errors_of
+from jurygcn.diagnostics.left_out import LeftOut, left_out_of
 from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
@@ -119,8 +123,8 @@ class Jury:
             weight_decay=decay,
             forward=forward,
         )
-        stated = not self.decay_assumed and bool((self.engine.decay > 0).any())
-        self.leave_out = self.leave_out.resolved(stated=stated)
+        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
         self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
@@ -133,6 +137,7 @@ class Jury:
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
         self._advice: dict[int | str, Advice] = {}
+        self._left_out: dict[str, LeftOut] = {}
         self._announced = self.grown = False
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
@@ -145,7 +150,7 @@ class Jury:
         self._announce()
         with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors, self.correction = find_jurors(self)
-        self._advice = {}
+        self._advice, self._left_out = {}, {}
         return self
 
     def _announce(self) -> None:
@@ -234,6 +239,14 @@ class Jury:
         here = self.run.parallel in (None, "serial")
         return advised_counter(asked, steps, self.panel, memory=memory, known=self._advice, here=here)
 
+    def advice(self, diffusion: int | str = "auto") -> Advice:
+        """The members of the stacked jury and their weights, chosen once for each number of averages."""
+        if diffusion not in self._advice:
+            steps, nodes, memory = self.jurors.steps, self.train_nodes[self.positions], self.run.ballots
+            own = own_predictions(self.engine, steps, nodes, diffusion=diffusion, memory=memory)
+            self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
+        return self._advice[diffusion]
+
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
             return torch.arange(int(self.data.num_nodes))
@@ -257,6 +270,11 @@ class Jury:
     def agreement(self) -> Agreement | None:
         """What ``fidelity`` found about the jurors; None before."""
         return self._agreement
+
+    @property
+    def source_model(self) -> nn.Module:
+        """The caller's model itself."""
+        return self._sources.model
 
     @property
     def fitted(self) -> bool:
@@ -339,6 +357,29 @@ class Jury:
         found = fidelity_of(self, k, retraining or self.retraining, seed)
         self._agreement = found.agreement
         return found
+
+    # --- instead of a validation set -------------------------------------------------------------------
+
+    @plain_torch()
+    @torch.no_grad()
+    def left_out(self, of: str = "model") -> LeftOut:
+        """What the jurors of the model, or ``of="jury"`` of the stacked jury, predict for their own left-out labels."""
+        self._sources.check()
+        if of not in self._left_out:
+            self._left_out[of] = left_out_of(self, of)
+        return self._left_out[of]
+
+    def expected_accuracy(self, *, of: str = "model", level: float = 0.95) -> ExpectedAccuracy:
+        """How many nodes the model, or the stacked jury, is expected to predict right, from left-out labels alone."""
+        return expected_accuracy_of(self, of=of, level=level)
+
+    def calibrate(self) -> CalibratedModel:
+        """The model with a temperature that is fitted to left-out labels, as a module that wraps it."""
+        return calibrated_model(self)
+
+    def label_errors(self, *, threshold: float = 0.5) -> LabelErrors:
+        """Training labels by how implausible jurors that never saw them find them; probable errors are flagged."""
+        return label_errors_of(self, threshold=threshold)
 
     # --- keeping a jury --------------------------------------------------------------------------------
 

@@ -20,6 +20,6 @@ def on_new_graph(jury: Jury, data: Data) -> Jury:
     """
     grown = copy.copy(jury)
     grown.engine = moved(jury.engine, data)
-    grown.data, grown.grown, grown._advice = grown.engine.data, True, {}
+    grown.data, grown.grown, grown._advice, grown._left_out = grown.engine.data, True, {}, {}
     grown.__dict__.pop("panel", None)
     return grown

@@ -35,6 +35,7 @@ LAYERS = (
     *(
         "assembling",
         "diagnostics",
+        "edits",
         "settings",
         "costs",
         "finding",

@@ -31,6 +31,8 @@ from jurygcn.diagnostics.grounds import grounds_of
 from jurygcn.diagnostics.health import Health, health_of
 from jurygcn.diagnostics.influence import influence_on
 from jurygcn.display.words import as_html, as_line, jury_facts
+from jurygcn.edits.edit import edit_of
+from jurygcn.edits.what_if import WhatIf, what_if
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
 from jurygcn.errors import SettingError
@@ -308,6 +310,17 @@ class Jury:
         """The training nodes that drive the prediction of ``node``, most influential first, signed."""
         self._sources.check()
         return influence_on(self, node)
+
+    @plain_torch()
+    def what_if(self, nodes: Tensor | Sequence[int] | None = None, *, steps: int = 1, **edit: Any) -> WhatIf:
+        """Predictions at ``nodes`` (all by default) after an edit of the graph or its labels, without retraining.
+
+        Edits: ``remove_edges`` and ``add_edges`` (pairs of nodes; in an undirected graph both directions, unless
+        ``undirected=False``), ``remove_nodes`` (with their edges and labels), ``change_features`` ({node: features})
+        and ``change_labels`` ({node: label}; None takes a label away). ``steps`` is the number of Newton steps.
+        """
+        self._sources.check()
+        return what_if(self, nodes, edit_of(self.engine, **edit), steps=steps)
 
     @plain_torch()
     def health(self) -> Health:

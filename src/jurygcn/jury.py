@@ -29,9 +29,10 @@ from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
 from jurygcn.diagnostics.grounds import grounds_of
 from jurygcn.diagnostics.health import Health, health_of
-from jurygcn.diagnostics.influence import influence_on
 from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.edits.edit import edit_of
+from jurygcn.edits.forgetting import Forgotten, forget
+from jurygcn.edits.influences import influence_on
 from jurygcn.edits.what_if import WhatIf, what_if
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
@@ -306,10 +307,14 @@ class Jury:
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     @plain_torch()
-    def influence_on(self, node: int) -> pd.DataFrame:
-        """The training nodes that drive the prediction of ``node``, most influential first, signed."""
+    def influence_on(self, node: int, of: str = "labels") -> pd.DataFrame:
+        """What drives the prediction of ``node``: "labels", "edges" or "nodes" in reach, or its own "features".
+
+        Each is taken away. ``support`` is how much the predicted class's probability then drops: ``direct`` by message
+        passing, exact, plus ``through_parameters`` by one Newton step. The largest comes first.
+        """
         self._sources.check()
-        return influence_on(self, node)
+        return influence_on(self, node, of)
 
     @plain_torch()
     def what_if(self, nodes: Tensor | Sequence[int] | None = None, *, steps: int = 1, **edit: Any) -> WhatIf:
@@ -321,6 +326,19 @@ class Jury:
         """
         self._sources.check()
         return what_if(self, nodes, edit_of(self.engine, **edit), steps=steps)
+
+    @plain_torch()
+    def forget(
+        self,
+        nodes: Tensor | Sequence[int],
+        *,
+        steps: int = 1,
+        certify: Retraining | bool = False,
+        sample: Tensor | Sequence[int] | None = None,
+    ) -> Forgotten:
+        """A model that has unlearned ``nodes``, their edges and labels; ``certify`` retrains one and compares."""
+        self._sources.check()
+        return forget(self, nodes, steps=steps, certify=certify, sample=sample)
 
     @plain_torch()
     def health(self) -> Health:

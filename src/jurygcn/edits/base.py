@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -46,11 +45,6 @@ class Base:
     moved: Tensor
     solver: str | Solver
     memory: float
-
-    @cached_property
-    def gradient(self) -> Tensor:
-        """The sum of the losses' gradients over n, (P,)."""
-        return self.engine.gradient() * (self.engine.num_train / self.count)
 
     def after(self, data: Data, nodes: Tensor, theta: Tensor, carried: Tensor) -> Base:
         """The base of the next edit: other graph, labels and parameters, and the curvature made anew."""

@@ -28,8 +28,12 @@ from jurygcn.errors import SolverError
 from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.graph.reach import reached_by
 
-TOLERANCE, ITERATIONS = 1e-5, 200  # of conjugate gradients, relative in the norm of H^-1
-MOST_FEATURES = 8_000_000  # numbers in the features of all copies of neighbourhoods in one batch
+TOLERANCE, ITERATIONS = 1e-4, 200  # of conjugate gradients, relative in the norm of H^-1
+MOST_FEATURES = 40_000_000  # numbers in the features of all copies of neighbourhoods in one batch
+
+
+class TooManyEdits(Exception):
+    """The copies of all neighbourhoods are too large; take fewer edits at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,9 +175,10 @@ def edited_parts(base: Base, edits: Sequence[Edit], of: Tensor, nodes: Tensor) -
     Copies of the neighbourhoods, or the whole graph with the only edit.
     """
     engine = base.engine
-    rows = MOST_FEATURES * 4 // engine.data.x.shape[1]
+    rows = MOST_FEATURES // engine.data.x.shape[1]
     found = engine.copies(nodes, changes_of(edits, of), most_rows=rows)
     if found is not None:
         return found.graph, found.centres
-    assert len(edits) == 1, "edits of a model that needs the whole graph go one by one"
+    if len(edits) > 1:
+        raise TooManyEdits
     return edits[0].applied(engine.data), nodes

@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 from jurygcn.ambient import plain_torch
 from jurygcn.checks import check_count
 from jurygcn.data import check_nodes
+from jurygcn.derivatives import Jacobian
 from jurygcn.edits.base import Base, base_of
 from jurygcn.edits.edit import Edit, edit_of
 from jurygcn.edits.steps import Objectives
@@ -38,8 +39,8 @@ class EditHealth:
     Attributes:
         affected: training nodes whose loss changes, by their neighbourhood or by their label.
         step: length of the change of the parameters since training, relative to the parameters.
-        remaining: length of the next Newton step, which is not taken, relative to the whole change since training.
-            Lengths are in the norm of the curvature. 0 means that the changed objective is at its minimum.
+        remaining: length of the next Gauss-Newton step, which is not taken, relative to the whole change since
+            training. Lengths are in the norm of the curvature. 0 means that another step would change nothing.
     """
 
     affected: int
@@ -56,7 +57,7 @@ class EditHealth:
         """The result as a sentence."""
         said = (
             f"The edit changes the losses of {self.affected} training nodes and moves the parameters by "
-            f"{self.step:.2%} of their length; another Newton step would move them by {self.remaining:.0%} of the way."
+            f"{self.step:.2%} of their length; another step would move them by {self.remaining:.0%} of the way."
         )
         return f"{said} Train the model again." if self.retrain else said
 
@@ -196,10 +197,9 @@ def what_if(
     asked = torch.arange(int(graph.num_nodes)) if nodes is None else check_nodes(nodes, graph, what="nodes")
     after = edit.labelled(engine.train_nodes)
     walk = Walk(start, edit, graph, after, steps)
-    there = engine if edit.empty else engine.elsewhere(graph, after, walk.targets)
     before = predictions(engine, engine.theta[None], asked)[:, :, 0]
     thetas = torch.stack([engine.theta, engine.theta + walk.step])
-    direct, moved = predictions(there, thetas, asked).unbind(dim=2) if not walk.still else (before, before)
+    direct, moved = predictions(walk.there, thetas, asked).unbind(dim=2) if not walk.still else (before, before)
     removed = torch.isin(asked, edit.gone)
     if bool(removed.any()):
         direct, moved = (part.masked_fill(removed[:, None], torch.nan) for part in (direct, moved))
@@ -222,13 +222,13 @@ class Walk:
         pairs = (*self.objectives.old_pairs, *self.objectives.new_pairs)
         self.still = edit.empty and not bool(base.carried.any())
         self.affected = max(len(self.objectives.old_pairs), len(self.objectives.new_pairs))
-        self.step = torch.zeros_like(base.engine.theta)
+        self.step = self.start = torch.zeros_like(base.engine.theta)
         self.left, self.next = torch.zeros_like(self.step), torch.zeros_like(self.step)
         if not pairs and not bool(base.carried.any()):
             return
-        self.next = self.objectives.steps()[0]
+        self.left = self.start = self.objectives.gradient()[:, 0]
         for _ in range(steps):
-            self.step = self.step + self.next
+            self.step = self.step + self.next if bool(self.next.any()) else self.objectives.steps()[0]
             self.left = self._gradient()
             self.next = -self.objectives.solve(self.left[:, None])[:, 0]
 
@@ -239,11 +239,29 @@ class Walk:
         return loss.targets(self.graph.y[self.nodes])
 
     def _gradient(self) -> Tensor:
-        """F on the edited graph after the step, (P,)."""
-        base = self.base
-        there = base.engine.elsewhere(self.graph, self.nodes, self.targets, base.engine.theta + self.step)
-        now = there.gradient() * (len(self.nodes) / base.count)
-        return base.carried + now - base.gradient + base.curvature.diagonal * self.step
+        r"""F on the edited graph after the step, (P,), with the Jacobian J' from before the step.
+
+        .. math:: F' + F + \frac1n \sum_i J_i'^T \left(e_i(\theta + \delta) - e_i(\theta)\right) + \Lambda \delta
+
+        It leaves out the change of J', as the Gauss-Newton matrix does. Of a GCN the full gradient is no guide: the
+        exact Hessian is indefinite, and steps along it lead away from the retrained model.
+        """
+        base, loss = self.base, self.base.engine.loss
+        thetas = torch.stack([base.engine.theta, base.engine.theta + self.step])
+        outputs = self.there.predictor(self.nodes, base.engine.dtype).outputs(thetas).detach()
+        before, after = (loss.residual(z, self.targets) for z in outputs.unbind(dim=2))
+        pulled = self.jacobian.pull((after - before).unsqueeze(-1))[:, 0] / base.count
+        return self.start + pulled + base.curvature.diagonal * self.step
+
+    @cached_property
+    def there(self) -> Engine:
+        """The model on the edited graph."""
+        return self.base.engine.elsewhere(self.graph, self.nodes, self.targets)
+
+    @cached_property
+    def jacobian(self) -> Jacobian:
+        """Derivatives of all training nodes on the edited graph, at the old parameters."""
+        return self.there.expected().jacobian
 
     @property
     def health(self) -> EditHealth:

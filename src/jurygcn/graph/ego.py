@@ -57,12 +57,12 @@ class EgoGraphs:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """Edits of a graph, of which each copy has one.
+    """Several edits of a graph. Centres with the same edit share one copy.
 
-    Shapes: n copies; k edges or nodes; the first row of each array says which edit an entry belongs to.
+    Shapes: n centres; k edges or nodes; the first row of each array says which edit an entry belongs to.
 
     Attributes:
-        edit: the edit that each copy has, (n,).
+        edit: the edit of each centre, (n,).
         removed: edit and position of each removed edge, (2, k).
         added: edit, source and target of each added edge, whose weight is 1, (3, k).
         changed: edit and node of each changed row of features, (2, k).
@@ -102,7 +102,7 @@ class _InEdges:
         edges = self.order[places]
         if self.changes is None:
             return edges, of
-        edit = self.changes.edit[names // self.width]
+        edit = names // self.width
         kept = ~torch.isin(edit[of] * self.E + edges, self.removed)
         keys = edit * self.N + nodes
         start, stop = torch.searchsorted(self.added, keys), torch.searchsorted(self.added, keys, right=True)
@@ -115,9 +115,8 @@ class _InEdges:
         rows = torch.cat([x, x.new_zeros(1, *x.shape[1:])])[nodes]
         if self.changes is not None and self.changes.changed.shape[1]:
             known, order = (self.changes.changed[0] * self.width + self.changes.changed[1]).sort()
-            keys = self.changes.edit[names // self.width] * self.width + nodes
-            place = torch.searchsorted(known, keys).clamp_max(len(known) - 1)
-            hit = known[place] == keys
+            place = torch.searchsorted(known, names).clamp_max(len(known) - 1)
+            hit = known[place] == names
             rows[hit] = self.changes.rows.to(x)[order[place[hit]]]
         return rows
 
@@ -142,11 +141,12 @@ def ego_graphs(
 
     Nodes at distance ``hops`` keep their in-degree, which some layers normalise by: their in-edges come from one
     stand-in without features in each copy, because what those edges carry never arrives at the centre. With
-    ``changes`` each copy is the neighbourhood in an edited graph.
+    ``changes`` each copy is a part of an edited graph.
     """
     incoming, device = _InEdges(data, changes), data.edge_index.device
     N, width = incoming.N, incoming.width
-    own = torch.arange(len(centres), device=device) * width + centres.to(device)
+    copy = torch.arange(len(centres), device=device) if changes is None else changes.edit.to(device)
+    own = copy * width + centres.to(device)
     frontier, seen, inner = own, own, []
     for _ in range(hops):
         inner.append(frontier)
@@ -159,7 +159,7 @@ def ego_graphs(
         if len(seen) > most_rows:
             return None
     boundary = frontier if hops else seen
-    stand_ins = torch.arange(len(centres), device=device) * width + N
+    stand_ins = copy.unique() * width + N
     rows = torch.cat([seen, stand_ins]).sort().values
 
     inside = torch.cat(inner) if inner else seen[:0]

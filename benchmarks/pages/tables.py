@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, learning, reproduced
+from pages import active, comparison, costs, edits, learning, reproduced
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -226,6 +226,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "growth": costs.growth,
     "linearized": costs.linearized,
     "accuracy": accuracy,
+    "what_if": edits.tables,
     "reproduction": reproduced.tables,
     "endurance": endurance,
 }

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "Train on some labelled nodes and print the test accuracy.",
     "quantify": "Train or load a GCN, and quantify the uncertainty of each of its predictions.",
     "doctor": "Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.",
+    "why": "Say what drives the prediction of a node: labels, edges, neighbours and features, each taken away.",
     "report": "Write the results in a folder as one HTML page with tables and charts. It works offline.",
     "evaluate": "Compare the jury with other methods on the same splits of a labelled graph.",
     "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers for comparison.",

@@ -13,7 +13,7 @@ from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 from jurygcn.checks import check_choice
 from jurygcn.edits.base import base_of
 from jurygcn.edits.edit import edit_of, is_undirected
-from jurygcn.edits.influences import _sources, edges_near, effects_on
+from jurygcn.edits.influences import edges_near, effects_on, sources_of
 from jurygcn.errors import DataError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class JuryExplainer(ExplainerAlgorithm):
         return values
 
     def _nodes(self, node: int, output: int) -> Tensor:
-        near = _sources(self.jury, node)
+        near = sources_of(self.jury, node)
         drops = self._drops([edit_of(self.jury.engine, remove_nodes=[other]) for other in near], node, output)
         values = torch.zeros(int(self.jury.data.num_nodes))
         values[torch.tensor(near, dtype=torch.long)] = drops
@@ -102,8 +102,8 @@ class JuryExplainer(ExplainerAlgorithm):
     def _drops(self, edits: list[Any], node: int, output: int) -> Tensor:
         if not edits:
             return torch.zeros(0)
-        effects = effects_on(base_of(self.jury), edits, node, retrain=self.effect != "direct")
-        direct, through, both = effects.supports(output)
+        effects = effects_on(base_of(self.jury), edits, [node] * len(edits), retrain=self.effect != "direct")
+        direct, through, both = effects.supports(torch.full((len(edits),), output))
         drop = {"direct": direct, "parameters": through, "both": both}[self.effect]
         return drop.clamp_min(0.0).float()
 

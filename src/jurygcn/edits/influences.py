@@ -31,25 +31,30 @@ OF = ("labels", "edges", "nodes", "features")
 TOGETHER = 8  # edits that are solved at once; products with others' columns are wasted, so more are not faster
 MOST = 3_000  # edits of one question; the nearest are taken
 
+Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """The prediction of one node after each of b edits.
+    """The prediction of a node before and after each of b edits.
 
-    Shapes: before (C,), direct (b, C), after (b, C).
+    Shapes: before, direct, after (b, C).
     """
 
     before: Tensor
     direct: Tensor
     after: Tensor
 
-    def supports(self, output: int) -> tuple[Tensor, Tensor, Tensor]:
-        """How much an output drops: by message passing, through the parameters, and in all, (b,) each."""
-        direct = self.before[output] - self.direct[:, output]
-        through = self.direct[:, output] - self.after[:, output]
-        return direct, through, direct + through
+    def supports(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How much an output of each node drops: by message passing, through the parameters, and in all, (b,) each."""
+        rows = torch.arange(len(self.before))
+        before, direct, after = (part[rows, outputs] for part in (self.before, self.direct, self.after))
+        return before - direct, direct - after, before - after
+
+    def predicted(self, *, classify: bool) -> Tensor:
+        """The class predicted before, or the first output of a regression, (b,)."""
+        return self.before.argmax(dim=1) if classify else torch.zeros(len(self.before), dtype=torch.long)
 
 
 def influence_on(jury: Jury, node: int, of: str) -> pd.DataFrame:
@@ -62,27 +67,32 @@ def influence_on(jury: Jury, node: int, of: str) -> pd.DataFrame:
         return table
     (node,) = check_nodes([node], jury.data, what="node").tolist()
     columns, edits = {"edges": _edges, "nodes": _nodes, "features": _features}[of](jury, node)
-    effects = effects_on(base_of(jury), edits, node)
+    effects = effects_on(base_of(jury), edits, [node] * len(edits))
     return _table(columns, effects, classify=jury.engine.loss.name == "cross_entropy")
 
 
 def _table(columns: dict[str, list[int]], effects: Effects, *, classify: bool) -> pd.DataFrame:
-    output = int(effects.before.argmax()) if classify else 0
-    direct, through, support = (part.double().numpy() for part in effects.supports(output))
+    outputs = effects.predicted(classify=classify)
+    direct, through, support = (part.double().numpy() for part in effects.supports(outputs))
     without = effects.after.argmax(dim=1) if classify else effects.after[:, 0]
     frame = pd.DataFrame({**columns, "direct": direct, "through_parameters": through, "support": support})
     frame["prediction_without"] = without.numpy()
     return frame.iloc[np.argsort(-np.abs(support), kind="stable")].reset_index(drop=True)
 
 
-def effects_on(base: Base, edits: Sequence[Edit], node: int, *, retrain: bool = True) -> Effects:
-    """The prediction of ``node`` after each edit; without ``retrain`` the parameters stay."""
+def effects_on(base: Base, edits: Sequence[Edit], nodes: Sequence[int], *, retrain: bool = True) -> Effects:
+    """The prediction of a node after each edit, which has its own node; without ``retrain`` the parameters stay."""
     engine = base.engine
-    before = predictions(engine, engine.theta[None], torch.tensor([node]))[0, :, 0]
+    known, place = torch.tensor(list(nodes), dtype=torch.long).unique(return_inverse=True)
+    if not len(known):
+        nothing = torch.zeros(0, engine.num_outputs, dtype=engine.dtype)
+        return Effects(nothing, nothing, nothing)
+    before = predictions(engine, engine.theta[None], known)[place, :, 0]
 
-    def some(part: Sequence[Edit]) -> tuple[Tensor, Tensor]:
+    def some(numbered: Sequence[tuple[Edit, int]]) -> tuple[Tensor, Tensor]:
+        part, asked = [edit for edit, _ in numbered], [node for _, node in numbered]
         own = torch.arange(len(part))
-        graph, centres = edited_parts(base, part, own, torch.full((len(part),), node))
+        graph, centres = edited_parts(base, part, own, torch.tensor(asked))
         there = engine.elsewhere(graph, centres, engine.targets[:1].expand(len(part), *engine.targets.shape[1:]))
         thetas = engine.theta[None]
         if retrain:
@@ -90,19 +100,18 @@ def effects_on(base: Base, edits: Sequence[Edit], node: int, *, retrain: bool = 
         found = predictions(there, thetas, centres)  # (b, C, 1 + b)
         return found[:, :, 0], found[own, :, own + 1 if retrain else 0]
 
-    parts = in_batches(edits, some)
-    if not parts:
-        return Effects(before, before.new_zeros(0, len(before)), before.new_zeros(0, len(before)))
+    parts = in_batches(list(zip(edits, nodes, strict=True)), some)
     return Effects(before, torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts]))
 
 
 def in_batches(
-    edits: Sequence[Edit], work: Callable[[Sequence[Edit]], Found], *, together: int = TOGETHER
+    edits: Sequence[Item], work: Callable[[Sequence[Item]], Found], *, together: int | None = None
 ) -> list[Found]:
     """The results of ``work`` on batches of edits; a batch that is too large is halved."""
     found: list[Found] = []
-    for start in range(0, len(edits), together):
-        part = edits[start : start + together]
+    size = together or TOGETHER
+    for start in range(0, len(edits), size):
+        part = edits[start : start + size]
         try:
             found.append(work(part))
         except TooManyEdits:
@@ -110,7 +119,7 @@ def in_batches(
     return found
 
 
-def _sources(jury: Jury, node: int) -> list[int]:
+def sources_of(jury: Jury, node: int) -> list[int]:
     """The nodes whose messages, degrees or features reach ``node``, the nearest first; without the node."""
     backwards = Data(edge_index=jury.data.edge_index.flip(0), num_nodes=jury.data.num_nodes)
     order, seen = [], {node}
@@ -125,7 +134,7 @@ def edges_near(jury: Jury, node: int) -> list[tuple[int, int]]:
     """The edges whose removal may change the output at ``node``, the nearest first; undirected ones once."""
     ends = jury.data.edge_index
     place = torch.full((int(jury.data.num_nodes),), 2**31)
-    near = [node, *_sources(jury, node)]
+    near = [node, *sources_of(jury, node)]
     place[torch.tensor(near)] = torch.arange(len(near))
     both = is_undirected(jury.data)
     rank = place[ends].amin(dim=0) if both else place[ends[1]]  # of a directed edge the receiver counts
@@ -142,7 +151,7 @@ def _edges(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
 
 
 def _nodes(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
-    near = _cut(_sources(jury, node), "nodes")
+    near = _cut(sources_of(jury, node), "nodes")
     return {"node": near}, [edit_of(jury.engine, remove_nodes=[other]) for other in near]
 
 
@@ -157,10 +166,7 @@ def _features(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     return {"feature": present}, edits
 
 
-Thing = TypeVar("Thing")
-
-
-def _cut(things: list[Thing], what: str) -> list[Thing]:
+def _cut(things: list[Item], what: str) -> list[Item]:
     if len(things) > MOST:
         warnings.warn(
             f"{len(things):,} {what} reach this node; the {MOST:,} nearest are tried.", JuryWarning, stacklevel=5

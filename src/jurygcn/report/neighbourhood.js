@@ -5,12 +5,16 @@ const FEW = 8; // the most excluded labels to list
 const RING = 20; // the most neighbours to draw
 
 function details(row) {
-  if (row >= data.details.count) return { pValues: null, drivers: null };
+  if (row >= data.details.count) return { pValues: null, drivers: null, links: [] };
   const indices = data.details.drivers ? data.details.drivers[row] : null;
   const drivers = indices && indices.map((index, k) => ({
     node: data.training.node[index], label: data.training.label[index], support: data.details.support[row][k],
   }));
-  return { pValues: data.details.p_values ? data.details.p_values[row] : null, drivers };
+  const known = data.details.links && data.details.links.rows[row];
+  const links = known ? known.node.map((node, k) => ({
+    node, direct: known.direct[k], through: known.through[k], without: known.without[k], support: known.direct[k] + known.through[k],
+  })).sort((a, b) => Math.abs(b.support) - Math.abs(a.support)) : [];
+  return { pValues: data.details.p_values ? data.details.p_values[row] : null, drivers, links };
 }
 
 // The class to show for a node: its label if it was trained on, else its prediction.
@@ -59,7 +63,7 @@ function around(count, radius, turn = -Math.PI / 2) {
   });
 }
 
-function picture(node, neighbours, drivers) {
+function picture(node, neighbours, drivers, links, onLink) {
   const svg = draw('svg', { viewBox: `0 0 ${SPACE} ${SPACE}`, role: 'group', 'aria-label': `Neighbourhood of ${nameOf(node)}` });
   const near = neighbours.slice(0, RING);
   const far = drivers.filter((driver) => !near.includes(driver.node) && driver.node !== node);
@@ -72,7 +76,19 @@ function picture(node, neighbours, drivers) {
   };
   const seen = new Set(near);
   for (const a of near) for (const b of neighboursOf(a)) if (a < b && seen.has(b)) svg.append(line(a, b, { class: 'link' }));
-  for (const a of near) svg.append(line(node, a, { class: 'own' }));
+  const linkTo = new Map(links.map((link) => [link.node, link]));
+  const strongest = Math.max(1e-12, ...links.map((link) => Math.abs(link.support)));
+  for (const a of near) {
+    const link = linkTo.get(a);
+    if (!link) { svg.append(line(node, a, { class: 'own' })); continue; }
+    const width = 1.5 + (6 * Math.abs(link.support)) / strongest;
+    const label = `Edge to ${nameOf(a)}, support ${signed(link.support)}`;
+    const visible = line(node, a, { class: link.support >= 0 ? 'own-for' : 'own-against', 'stroke-width': width });
+    const wide = line(node, a, { class: 'hit', 'stroke-width': 16 });
+    svg.append(draw('g', { class: 'edge-choice', tabindex: '0', role: 'button', 'aria-label': label, 'data-link': a, onclick: () => onLink(link), onkeydown: (event) => {
+      if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); onLink(link); }
+    } }, draw('title', {}, label), wide, visible));
+  }
   const most = Math.max(1e-12, ...drivers.map((driver) => Math.abs(driver.support)));
   for (const { node: other, support } of drivers) {
     if (other === node || !place.has(other)) continue;
@@ -127,7 +143,38 @@ function driverList(drivers) {
   });
   const what = data.kind === 'classes' ? 'the probability of the predicted class' : 'the prediction';
   return [title, make('p', { class: 'quiet' }, `How much ${what} drops when the label is left out. Plus supports the prediction, minus opposes it.`),
-    make('ul', { class: 'measures' }, items)];
+    make('ul', { class: 'measures drivers' }, items)];
+}
+
+// The edges of the node by influence; choosing one says what would be predicted without it.
+function linkList(node, links, said) {
+  if (!links.length) return [];
+  const most = Math.max(1e-12, ...links.map((link) => Math.abs(link.support)));
+  const items = links.map((link) => {
+    const half = Math.abs(link.support) / most / 2;
+    const bar = link.support >= 0 ? meter(0.5, 0.5 + half, 'var(--right)', true) : meter(0.5 - half, 0.5, 'var(--target)', true);
+    const open = make('button', { type: 'button', class: 'link', onclick: () => said(link) }, nameOf(link.node));
+    return make('li', {}, make('span', { class: 'who' }, data.kind === 'classes' ? swatch(standing(link.node).shown) : null, open), bar,
+      make('span', { class: 'value' }, signed(link.support)));
+  });
+  return [make('h4', {}, 'Edges with most influence'),
+    make('p', { class: 'quiet' }, 'Choose an edge, here or in the picture, to see what would happen without it.'),
+    make('ul', { class: 'measures' }, items), make('p', { class: 'without', id: 'without', role: 'status' })];
+}
+
+function withoutLink(node, link) {
+  const row = rowOf.get(node);
+  const before = rows.prediction[row];
+  const part = (value, how) => `${value ? signed(-value) : 'nothing'} ${how}`;
+  const parts = `${part(link.direct, 'by message passing')}, ${part(link.through, 'through training')}`;
+  if (data.kind !== 'classes') return `Without the edge to ${nameOf(link.node)} the prediction would change by ${signed(-link.support)}: ${parts}.`;
+  const now = link.without === before ? `would still be ${className(before)}` : `would change to ${className(link.without)}`;
+  return `Without the edge to ${nameOf(link.node)} the prediction ${now}. The probability of ${className(before)} would change by ${signed(-link.support)}: ${parts}.`;
+}
+
+function sayWithout(node, link) {
+  byId('without').textContent = withoutLink(node, link);
+  for (const group of document.querySelectorAll('[data-link]')) group.classList.toggle('chosen', group.getAttribute('data-link') === String(link.node));
 }
 
 function nodeLink(node) {
@@ -155,19 +202,21 @@ function neighbourList(node, neighbours, degree) {
   return [title, rest, make('div', { class: 'chips' }, chips)];
 }
 
-function key(drivers) {
+function key(drivers, links) {
   const sample = (child) => draw('svg', { viewBox: '0 0 26 12', 'aria-hidden': 'true' }, child);
   const line = (name) => draw('line', { x1: 0, x2: 26, y1: 6, y2: 6, class: name, 'stroke-width': 3 });
   const box = draw('rect', { x: 7, y: 0, width: 12, height: 12, rx: 2, fill: NO_COLOUR[0] });
   const parts = [[draw('circle', { cx: 13, cy: 6, r: 6, fill: NO_COLOUR[0] }), 'judged'], [box, 'trained on'], [line('own'), 'edge']];
-  if (drivers) parts.push([line('for'), 'supports'], [line('against'), 'opposes']);
+  if (links.length) parts.push([line('own-for'), 'edge that supports'], [line('own-against'), 'edge that opposes']);
+  if (drivers) parts.push([line('for'), 'label that supports'], [line('against'), 'label that opposes']);
   const what = data.kind === 'classes' ? make('span', {}, 'Number and colour: class') : null;
   return make('div', { class: 'key' }, what, parts.map(([child, words]) => make('span', {}, sample(child), words)));
 }
 
 function showNode(node) {
   const row = rowOf.get(node);
-  const { pValues, drivers } = details(row);
+  const { pValues, drivers, links } = details(row);
+  const said = (link) => sayWithout(node, link);
   const classOf = (other) => standing(other).shown ?? Infinity;
   const neighbours = [...neighboursOf(node)].sort((a, b) => classOf(a) - classOf(b) || a - b);
   const name = nameOf(node);
@@ -175,8 +224,9 @@ function showNode(node) {
     make('h3', { id: 'node-title' }, rows.name && name !== String(node) ? `${name} (node ${node})` : `Node ${name}`),
     rows.trained[row] ? make('p', { class: 'quiet' }, 'The model was trained on this node’s label. The juror that left it out does not vote on it.') : null,
     facts(row),
-    picture(node, neighbours, drivers ?? []),
-    key(drivers),
+    picture(node, neighbours, drivers ?? [], links, said),
+    key(drivers, links),
+    ...linkList(node, links, said),
     ...(data.kind === 'classes' ? labelList(row, pValues) : []),
     ...driverList(drivers),
     ...neighbourList(node, neighbours, rows.degree[row]),

@@ -80,13 +80,15 @@ class JuryExplainer(ExplainerAlgorithm):
 
     def _edges(self, node: int, output: int) -> Tensor:
         pairs, data = edges_near(self.jury, node), self.jury.data
-        drops = self._drops([edit_of(self.jury.engine, remove_edges=[pair]) for pair in pairs], node, output)
+        both = is_undirected(data)
+        edits = [edit_of(self.jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
+        drops = self._drops(edits, node, output)
         span = int(data.num_nodes)
         values = torch.zeros(data.edge_index.shape[1])
         keys = data.edge_index[0] * span + data.edge_index[1]
         order = keys.argsort()
         directions = [(a, b) for a, b in pairs], [(b, a) for a, b in pairs]
-        for ends in directions if is_undirected(data) else directions[:1]:
+        for ends in directions if both else directions[:1]:
             if ends:
                 wanted = torch.tensor([a * span + b for a, b in ends])
                 values[order[torch.searchsorted(keys[order], wanted)]] = drops
@@ -94,7 +96,9 @@ class JuryExplainer(ExplainerAlgorithm):
 
     def _nodes(self, node: int, output: int) -> Tensor:
         near = sources_of(self.jury, node)
-        drops = self._drops([edit_of(self.jury.engine, remove_nodes=[other]) for other in near], node, output)
+        drops = self._drops(
+            [edit_of(self.jury.engine, remove_nodes=[other], undirected=False) for other in near], node, output
+        )
         values = torch.zeros(int(self.jury.data.num_nodes))
         values[torch.tensor(near, dtype=torch.long)] = drops
         return values

@@ -146,13 +146,14 @@ def edges_near(jury: Jury, node: int) -> list[tuple[int, int]]:
 
 def _edges(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     pairs = _cut(edges_near(jury, node), "edges")
-    edits = [edit_of(jury.engine, remove_edges=[pair]) for pair in pairs]
+    both = is_undirected(jury.data)
+    edits = [edit_of(jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
     return {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}, edits
 
 
 def _nodes(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     near = _cut(sources_of(jury, node), "nodes")
-    return {"node": near}, [edit_of(jury.engine, remove_nodes=[other]) for other in near]
+    return {"node": near}, [edit_of(jury.engine, remove_nodes=[other], undirected=False) for other in near]
 
 
 def _features(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
@@ -162,7 +163,7 @@ def _features(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     for feature in present:
         without = row.clone()
         without[feature] = 0
-        edits.append(edit_of(jury.engine, change_features={node: without}))
+        edits.append(edit_of(jury.engine, change_features={node: without}, undirected=False))
     return {"feature": present}, edits
 
 

@@ -29,6 +29,7 @@ from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.graph.reach import reached_by
 
 TOLERANCE, ITERATIONS = 1e-4, 200  # of conjugate gradients, relative in the norm of H^-1
+INEXACT = 0.05  # relative residual of a solution in the usual norm; above it the recurrences have failed
 MOST_FEATURES = 40_000_000  # numbers in the features of all copies of neighbourhoods in one batch
 
 
@@ -142,18 +143,18 @@ class Objectives:
         """H'^-1 B, each column with its own H', by preconditioned conjugate gradients: (P, b) -> (P, b)."""
         tiny = torch.finfo(block.dtype).tiny
         x, r = torch.zeros_like(block), block.clone()
-        z = self.base.prepared.solve(r).value
+        z = self.base.prepared.precondition(r)
         p, Hp = z.clone(), r.clone()  # H z = r, so products with H come for free
         rz = (r * z).sum(dim=0)
         wanted = tolerance**2 * rz
         for _ in range(ITERATIONS):
             if not bool((rz > wanted).any()):
-                return x
+                return self._checked(x, block)
             q = Hp + self.correction(p)
             step = torch.where(rz > 0, rz / (p * q).sum(dim=0).clamp_min(tiny), 0.0)
             x += step * p
             r -= step * q
-            z = self.base.prepared.solve(r).value
+            z = self.base.prepared.precondition(r)
             new = (r * z).sum(dim=0)
             ratio = torch.where(rz > 0, new / rz.clamp_min(tiny), 0.0)
             p, Hp, rz = z + ratio * p, r + ratio * Hp, new
@@ -161,6 +162,17 @@ class Objectives:
             f"expected the curvature after the edit to be solved in {ITERATIONS} iterations, got a residual of "
             f"{float((rz / wanted.clamp_min(tiny)).max().sqrt() * tolerance):.1e}; retrain the model, or add damping"
         )
+
+    def _checked(self, x: Tensor, block: Tensor) -> Tensor:
+        """The solution, if the residual agrees with what the recurrences say."""
+        defect = self.base.curvature.matmul(x) + self.correction(x) - block
+        worst = float((defect.norm(dim=0) / block.norm(dim=0).clamp_min(torch.finfo(block.dtype).tiny)).max())
+        if not worst < INEXACT:
+            raise SolverError(
+                f"expected the curvature after the edit to be solved, got a relative residual of {worst:.1e}; retrain "
+                "the model, or add damping"
+            )
+        return x
 
     def steps(self, *, tolerance: float = TOLERANCE) -> Tensor:
         """The change of the parameters for every edit, (b, P); zero where no loss changes."""

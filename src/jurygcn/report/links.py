@@ -29,7 +29,7 @@ def links_of(jury: Jury, nodes: Tensor) -> dict[str, Any] | None:
     try:
         base = base_of(jury)
         pairs = [(node, other) for node in nodes[:MOST_NODES].tolist() for other in _neighbours(jury, node)]
-        edits = [edit_of(jury.engine, remove_edges=[pair]) for pair in pairs]
+        edits = [edit_of(jury.engine, remove_edges=[pair], undirected=True) for pair in pairs]
         effects = effects_on(base, edits, [node for node, _ in pairs])
     except JuryError:  # edits have stricter needs than verdicts
         return None

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from jurygcn.data import check_nodes
-from jurygcn.data.heterogeneous import as_given
 from jurygcn.edits.edit import edit_of
 from jurygcn.edits.what_if import EditHealth, WhatIf, predictions, what_if
-from jurygcn.leave_one_out.retraining import Retraining
+from jurygcn.leave_one_out.retraining import Retraining, trained_again
 from jurygcn.models.copies import independent_copy
-from jurygcn.models.training import train
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
@@ -112,20 +110,4 @@ def retrained_after(jury: Jury, result: WhatIf, retraining: Retraining) -> Tenso
     model = independent_copy(engine.model).to(engine.source_dtype)
     nodes = torch.cat([engine.train_nodes, result.train_nodes]).unique()
     weights = torch.isin(nodes, result.train_nodes).float() * (len(nodes) / engine.num_train)
-    if retraining.fit is not None:
-        retraining.fit(model, as_given(result.data), nodes, weights)
-    else:
-        train(
-            model,
-            result.data,
-            nodes,
-            epochs=retraining.epochs,
-            lr=retraining.lr,
-            weight_decay=engine.weight_decay,
-            loss=engine.loss.name,
-            node_weights=weights,
-            forward=engine.forward,
-            warm_start=retraining.start == "warm",
-            seed=retraining.seed,
-        )
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]).to(engine.dtype)
+    return trained_again(engine, model, retraining, result.data, nodes, weights).to(engine.dtype)

@@ -134,13 +134,20 @@ def _train_one(engine: Engine, source: nn.Module, settings: Retraining, position
     if settings.remove == "node":
         data = without_node(data, node)
     weights = _weights_without(engine.num_train, torch.tensor([position]))[0]
+    return trained_again(engine, model, settings, data, engine.train_nodes, weights)
+
+
+def trained_again(
+    engine: Engine, model: nn.Module, settings: Retraining, data: Data, nodes: Tensor, weights: Tensor
+) -> Tensor:
+    """Train a copy of the engine's model on a graph, in place, and return its parameters, (P,)."""
     if settings.fit is not None:
-        settings.fit(model, as_given(data), engine.train_nodes, weights)
+        settings.fit(model, as_given(data), nodes, weights)
     else:
         train(
             model,
             data,
-            engine.train_nodes,
+            nodes,
             epochs=settings.epochs,
             lr=settings.lr,
             weight_decay=engine.weight_decay,

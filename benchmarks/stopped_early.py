@@ -52,7 +52,7 @@ def agreement(jury: Jury, retrained: torch.Tensor) -> dict[str, float]:
 
 def with_decay(name: str, data: Data, count: int, **how: Any) -> dict[str, Any]:
     model, nodes = train_one(data, count, **how)
-    jury = Jury(model, data, nodes, weight_decay=how["decay"])
+    jury = Jury(model, data, nodes, weight_decay=how["decay"], leave_out=LeaveOut(decay="stated"))
     retrained = retrained_parameters(jury.engine, Retraining(epochs=how["epochs"], seed=how["seed"]))
     effective = Jury(model, data, nodes, weight_decay=how["decay"], leave_out=LeaveOut(decay="effective"))
     return {

@@ -117,8 +117,8 @@ class Jury:
             weight_decay=decay,
             forward=forward,
         )
-        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
-        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
+        stated = not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(stated=stated)
         self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen

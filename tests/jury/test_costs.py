@@ -155,7 +155,7 @@ def many() -> dict:
 
 
 def linearised(many: dict, rank: int | str) -> Jury:
-    return Jury(**many, votes=Votes("linearized", rank=rank)).fit()
+    return Jury(**many, leave_out=LeaveOut(decay="stated"), votes=Votes("linearized", rank=rank)).fit()
 
 
 def test_auto_takes_the_smallest_rank_that_keeps_p_values(many):

@@ -186,7 +186,7 @@ def test_a_model_that_stopped_early_is_corrected_to_shorter_steps():
         *(model, DATA, NODES),
         weight_decay=optimizer,
         retraining=Retraining(fit=short, processes=1),
-        leave_out=LeaveOut(corrected_by=6),
+        leave_out=LeaveOut(decay="stated", corrected_by=6),
     ).fit()
     assert jury.correction.length < 0.5
     assert jury.correction.error_after < jury.correction.error_before

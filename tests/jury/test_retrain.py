@@ -6,12 +6,13 @@ import copy
 
 import pytest
 import torch
+from torch_geometric.nn import GCNConv
 
 from cases import graph
 from jurygcn.data import synthetic
 from jurygcn.diagnostics.fidelity import correlate
 from jurygcn.engine import engine_of
-from jurygcn.errors import SettingError
+from jurygcn.errors import ModelError, SettingError
 from jurygcn.jury import Jury
 from jurygcn.leave_one_out.retraining import Retraining, retrained_parameters, without_node
 from jurygcn.models import GCN, train
@@ -106,9 +107,10 @@ def test_fidelity_and_health():
 
 def test_health_speaks_up():
     model, data, nodes = trained(epochs=3)
-    stopped = Jury(model, data, nodes, weight_decay=5e-4).fit().health()
+    stated = LeaveOut(decay="stated")
+    stopped = Jury(model, data, nodes, weight_decay=5e-4, leave_out=stated).fit().health()
     assert any("label sets to be too large" in line for line in stopped.advice)
-    wrong_decay = Jury(trained(epochs=600)[0], data, nodes, weight_decay=0.5).fit().health()
+    wrong_decay = Jury(trained(epochs=600)[0], data, nodes, weight_decay=0.5, leave_out=stated).fit().health()
     assert any("weight decay you trained with" in line for line in wrong_decay.advice)
     dropping = GCN(5, 6, 3, dropout=0.5)
     train(dropping, data, nodes, epochs=5)
@@ -157,3 +159,68 @@ def test_regression_fidelity():
     train(model, data, nodes, loss="mse", epochs=500, weight_decay=0.02)
     jury = Jury(model, data, nodes, loss="mse", weight_decay=0.02, retraining=Retraining(epochs=500)).fit()
     assert jury.fidelity(k=8).correlation > 0.8
+
+
+class Normalised(torch.nn.Module):
+    """A GCN with batch normalisation and dropout."""
+
+    def __init__(self, *, affine: bool = True) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = GCNConv(5, 6), torch.nn.BatchNorm1d(6, affine=affine), GCNConv(6, 3)
+
+    def reset_parameters(self) -> None:
+        for layer in (self.first, self.norm, self.second):
+            layer.reset_parameters()
+
+    def forward(self, x, edge_index):
+        x = self.norm(self.first(x, edge_index)).relu()
+        return self.second(torch.nn.functional.dropout(x, 0.3, self.training), edge_index)
+
+
+def fit_normalised(model, data, nodes, weights):
+    torch.manual_seed(0)
+    model.reset_parameters()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=0.01)
+    model.train()
+    for _ in range(30):
+        optimizer.zero_grad()
+        losses = torch.nn.functional.cross_entropy(
+            model(data.x, data.edge_index)[nodes], data.y[nodes], reduction="none"
+        )
+        (losses * weights).mean().backward()
+        optimizer.step()
+    model.eval()
+
+
+def test_retrained_jurors_keep_their_running_statistics():
+    _, data, nodes = trained(epochs=1)
+    model = Normalised()
+    fit_normalised(model, data, nodes, torch.ones(len(nodes)))
+    jury = Jury(model, data, nodes, retraining=Retraining(fit=fit_normalised, processes=1), leave_out="retrain").fit()
+    votes = jury.leave_one_out_predictions()
+    for left_out in (0, 7):
+        juror, weights = Normalised(), torch.ones(len(nodes))
+        weights[left_out] = 0.0
+        fit_normalised(juror, data, nodes, weights)
+        assert float((juror.norm.running_var / model.norm.running_var - 1).abs().max()) > 1e-3  # they do differ
+        expected = juror(data.x, data.edge_index).softmax(dim=1).detach()
+        torch.testing.assert_close(votes[left_out], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_retrained_jurors_that_parameters_do_not_determine_are_refused():
+    _, data, nodes = trained(epochs=1)
+    model = Normalised(affine=False)
+    fit_normalised(model, data, nodes, torch.ones(len(nodes)))
+    retraining = Retraining(fit=fit_normalised, processes=1)
+    with pytest.raises(ModelError, match="affine=True"):
+        Jury(model, data, nodes, retraining=retraining, leave_out="retrain").fit()
+
+    def shift(juror, graph, train_nodes, weights):
+        fit_normalised(juror, graph, train_nodes, weights)
+        juror.second.bias.requires_grad_(False)
+        juror.second.bias += 1.0
+
+    model = Normalised()
+    model.second.bias.requires_grad_(False)
+    with pytest.raises(ModelError, match="frozen parameters changed"):
+        Jury(model, data, nodes, retraining=Retraining(fit=shift, processes=1), leave_out="retrain").fit()

@@ -49,7 +49,8 @@ class Design:
         targets = features.T @ (weights[:, None] * features)
         ridge = self.ridge(scene) * (len(scene.labelled) + scene.batch)
         picked, falls = v_optimal(features[scene.pool], known, targets, batch=scene.batch, ridge=ridge)
-        return scene.choice(scene.pool[picked], falls / variance(known, targets, ridge=ridge))
+        before = variance(known, targets, ridge=ridge)  # 0 where all features are 0
+        return scene.choice(scene.pool[picked], falls / before if before > 0 else np.zeros_like(falls))
 
     def features(self, scene: Scene) -> Array:
         """The features of the ridge regression, (N, d)."""

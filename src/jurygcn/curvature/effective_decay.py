@@ -2,13 +2,23 @@ r"""The effective weight decay: the one at which the trained parameters are a mi
 
 Jurors are estimated around a minimum of mean loss + weight decay. Models as people train them stop before it, were
 trained with dropout, or have no weight decay at all. What kept their weights small is then not the stated weight decay
-alone. For a weight matrix W with the gradient G of the mean loss, the decay that fits is
+alone. For a weight matrix W with the gradient G of the mean loss, the effective weight decay is
 
-.. math:: \lambda = \arg\min_\lambda \|G + \lambda W_\parallel\|^2 = -\frac{\langle G, W\rangle}{\|W_\parallel\|^2}
+.. math::
+    \lambda = \lambda_W + \max(0, \lambda_W - \lambda_s) \Big(\frac{\lambda_G}{\lambda_W} - 1\Big), \qquad
+    \lambda_W = -\frac{\langle G, W\rangle}{\|W_\parallel\|^2}, \quad
+    \lambda_G = -\frac{\|G\|^2}{\langle G, W\rangle}
 
-where :math:`W_\parallel` is the part of W that the training nodes see: its projection on the row space of their
-Jacobian. The rest of W is what is left of its random initial values, and G is zero there. At a minimum with weight
-decay :math:`\lambda` the result is :math:`\lambda`.
+with the stated weight decay :math:`\lambda_s`. :math:`W_\parallel` is the part of W that the training nodes see: its
+projection on the row space of their Jacobian. The rest of W is what is left of its random initial values, and G is zero
+there. At a minimum all three are equal.
+
+Why two estimates. :math:`\lambda_W` is the least-squares fit of G by -W, :math:`\lambda_G` the inverse of that of W by
+-G. Gradient descent for a time t has finished where the curvature :math:`\kappa` is large: it leaves
+:math:`G / W = -\kappa / (e^{\kappa t} - 1)`, and a change of the labels moves directions of small curvature by up to t.
+:math:`\lambda_W` averages this ratio with the weights :math:`W^2`, so the finished directions count most, the result is
+far below 1 / t, and jurors move too far. :math:`\lambda_G` weights by :math:`-GW`, so that the unfinished directions
+count. It applies only to the pull beyond the stated weight decay: near the minimum the rest of G is noise.
 """
 
 from __future__ import annotations
@@ -35,6 +45,14 @@ AT_MINIMUM, SAMPLED = 1e-3, 64
 # The gradient points against a matrix if the cosine between the two is below minus this. It is zero up to rounding for
 # a matrix whose length does not matter, as under weight normalisation.
 ALIGNED = 1e-6
+
+# The largest ratio of the two estimates. If the gradient is at more than 60 degrees to the matrix, most of it is about
+# other things than the matrix's size.
+MOST_STRETCH = 4.0
+
+# The effective decay is at least this share of the stated one. A saturated model has hardly any gradient, and without
+# any decay its curvature would be singular.
+LEAST = 1e-3
 
 # W stands for its seen part where it has fewer entries than there are rows, and where there are more rows than this:
 # then the training nodes see nearly all directions.
@@ -66,8 +84,9 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
             grams.append((span, gram))
             size = min(size, _squared_projection(gram, seen))
         if size > 0 and against:
-            decay[span] = -slope / size
-            known.append(-slope / size)
+            found = _fitted(-slope, float(gradient[span].norm()), size**0.5, stated=float(decay[span.start]))
+            decay[span] = found
+            known.append(found)
         elif float(decay[span.start]) == 0.0:
             unknown.append(span)
     if unknown and not known and not bool((decay > 0).any()):
@@ -78,6 +97,14 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
     for span in unknown:
         decay[span] = min(known) if known else float(decay[decay > 0].min())
     return decay, replace(factor, known=tuple(grams))
+
+
+def _fitted(pull: float, gradient: float, weights: float, *, stated: float) -> float:
+    """The effective decay from -<G, W>, the lengths of G and of the seen part of W, and the stated decay."""
+    plain = pull / weights / weights
+    cosine = pull / gradient / weights if gradient > 0 else 1.0  # lengths of tiny gradients underflow
+    stretch = 1.0 / max(cosine * cosine, 1.0 / MOST_STRETCH)
+    return max(LEAST * stated, plain + max(0.0, plain - stated) * max(0.0, stretch - 1.0))
 
 
 def _at_minimum(factor: GGNFactor, residual: Tensor) -> bool:

@@ -259,12 +259,18 @@ class EgoDerivatives:
         root = self.engine.loss.root(z.detach())
         now: dict[str, Tensor] = {}
         outputs = [use.output for use in found]
-        grads = [
-            torch.autograd.grad(z[:, c].sum(), outputs, retain_graph=c < C - 1, allow_unused=True) for c in range(C)
-        ]
-        for k, use in enumerate(found):
-            slopes = [torch.zeros_like(use.output) if g[k] is None else g[k] for g in grads]
-            together = weight * torch.stack(slopes, dim=-1)  # (R, ..., C)
+        by_use: list[list[Tensor]] = [[] for _ in found]
+        for c in range(C):
+            grads = torch.autograd.grad(z[:, c].sum(), outputs, retain_graph=c < C - 1, allow_unused=True)
+            for use, of_classes, grad in zip(found, by_use, grads, strict=True):
+                slopes = (torch.zeros_like(use.output) if grad is None else weight * grad).unsqueeze(-1)
+                of_classes.append(slopes if use.inputs is not None else self._dense_rows(use, slopes))
+        for use, of_classes in zip(found, by_use, strict=True):
+            if use.inputs is None:
+                sums.add(now, use.name, torch.cat(of_classes, dim=1))
+                continue
+            together = torch.cat(of_classes, dim=-1)  # (R, h, C)
+            of_classes.clear()
             if use.name in self.lifted:
                 sums.add(sums.slopes, use.name, together)
             else:
@@ -334,8 +340,10 @@ def expected_derivatives(engine: GenericEngine) -> Expected:
     many = exact.egos.size * widest * engine.num_outputs > MANY_SLOPES
     if engine.masks == 0 and not many:
         return exact.expected(0)
+    exact._first.clear()  # it holds every intermediate result of a run
     drawn = exact.cast(engine.source_dtype)
     if engine.masks == 0:
+        del exact  # with the features of all copies
         found = drawn.expected(0)
         return replace(
             found,

@@ -41,11 +41,6 @@ class GCNEngine(GenericEngine):
         return int(self._weights[-1].shape[1])
 
     @property
-    def usual_decay(self) -> str:
-        """Without dropout the training loop of this library ends near the minimum of the stated objective."""
-        return "effective" if self._gcn.dropout > 0.0 else "stated"
-
-    @property
     def _gcn(self) -> GCN:
         assert isinstance(self.model, GCN)
         return self.model

@@ -22,6 +22,9 @@ from jurygcn.models.copies import in_use
 if TYPE_CHECKING:
     from jurygcn.engine.generic import GenericEngine
 
+# A batch of models takes at most about so many bytes: larger ones are not faster.
+BATCH_BYTES = 3e8
+
 
 class Substitute(TorchFunctionMode):
     """Hands a model the products of its constant layers instead of letting it compute them."""
@@ -65,7 +68,7 @@ class LiftedPredictor:
         messages = 0 if self.fused is not None else all_pairs.shape[1]
         # Per layer a message on every edge, unless they are summed at once, and a few rows on every node.
         self.numbers = (messages + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
-        self.most = 2**31
+        self.most = max(1, int(BATCH_BYTES // (dtype.itemsize * self.numbers)))
 
     def _constant_uses(self) -> list[Use]:
         """The products with weights whose inputs depend on no parameter, at the trained and at other parameters."""

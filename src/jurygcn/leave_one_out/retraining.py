@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
-from jurygcn.data import check_nodes
+from jurygcn.data import check_nodes, ordinary
 from jurygcn.data.contents import EDGE_VALUES
 from jurygcn.data.heterogeneous import as_given, layout_of, without_node_of_type
 from jurygcn.engine import Engine
-from jurygcn.errors import SettingError
+from jurygcn.errors import ModelError, SettingError
+from jurygcn.models.calling import call
 from jurygcn.models.copies import independent_copy
+from jurygcn.models.normalisation import take_statistics
 from jurygcn.models.training import Recipe, reset, train
 from jurygcn.parallel import safe_path
 from jurygcn.progress import progress_bar
@@ -31,6 +33,9 @@ Fit = Callable[[nn.Module, Any, Tensor, Tensor], object]
 
 # Jurors that are trained at once; affects memory, not the result.
 STACK = 64
+
+# A retrained model and its parameters in the jury's model give the same outputs up to this, relative to the largest.
+SAME = 1e-3
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,24 @@ def trained_again(
             warm_start=settings.start == "warm",
             seed=settings.seed,
         )
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
+    return _as_parameters(engine, model.eval(), source)
+
+
+def _as_parameters(engine: Engine, model: nn.Module, source: nn.Module) -> Tensor:
+    """The parameters with which the jury's model is the retrained one, (P,); refuses where there are none."""
+    graph, twin = ordinary(engine.data, dtype=engine.source_dtype), independent_copy(source)
+    with torch.no_grad():
+        own = call(model, graph, engine.forward)
+        take_statistics(model, source)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        twin.load_state_dict(trained, strict=False)
+        found = call(twin, graph, engine.forward)
+    if not bool((found - own).abs().max() <= SAME * own.abs().max()):
+        raise ModelError(
+            "expected retrained jurors that their trainable parameters determine, got one that gives other outputs "
+            "with the same parameters; its buffers or frozen parameters changed in training, so use estimated jurors"
+        )
+    return torch.cat([p.detach().reshape(-1) for p in trained.values()])
 
 
 def without_node(data: Data, node: int) -> Data:

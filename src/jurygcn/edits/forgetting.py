@@ -107,7 +107,7 @@ def certificate_of(
 def retrained_after(jury: Jury, result: WhatIf, retraining: Retraining) -> Tensor:
     """The parameters of the model trained again on the edited graph, with 1/n of the original objective, (P,)."""
     engine = jury.engine
-    model = independent_copy(engine.model).to(engine.source_dtype)
+    source = independent_copy(engine.model).to(engine.source_dtype)
     nodes = torch.cat([engine.train_nodes, result.train_nodes]).unique()
     weights = torch.isin(nodes, result.train_nodes).float() * (len(nodes) / engine.num_train)
-    return trained_again(engine, model, retraining, result.data, nodes, weights).to(engine.dtype)
+    return trained_again(engine, source, retraining, result.data, nodes, weights).to(engine.dtype)

@@ -325,7 +325,7 @@ def cells_of(*, quick: bool) -> list[dict[str, Any]]:
     found = [*table_of("SGC", 0, "cora", few), times_of("cora"), sequence_of("GCN", 200), sequence_of("GCN", 1000)]
     if not quick:
         found += table_of("SGC", 0, "citeseer", few)
-    for graph, top in (("ba-shapes", 12), ("cora", 10)):
+    for graph, top in (("cora", 10), ("ba-shapes", 12)):
         found.append({"part": "explanations", "graph": graph, "nodes": 2 if quick else 10, "top": top})
     found += table_of("GCN", 200, "cora", few)
     if quick:

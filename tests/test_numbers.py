@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "number_tables.py"
 PAGES = ("README.md", "docs/results.md")
-OTHERS = ("docs/reliability.md", "docs/figures/headline.png")
+OTHERS = ("docs/reliability.md", "docs/validation.md", "docs/figures/headline.png")
 
 
 @pytest.fixture(scope="module")

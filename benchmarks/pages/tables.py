@@ -1,4 +1,4 @@
-"""All tables of README.md, docs/results.md and docs/reliability.md, by name."""
+"""All tables of README.md and the docs, by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, edits, learning, reproduced
+from pages import active, comparison, costs, edits, labelling, learning, reproduced, validation
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -242,6 +242,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "label_sets": label_sets,
     "advice": advice,
     "fidelity": fidelity,
+    "free_validation": validation.tables,
     "error_detection": error_detection,
     "regression": regression,
     "any_gnn": any_gnn,
@@ -249,6 +250,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "real_models_agreement": real_models_agreement,
     "active_learning": active.tables,
     "active_design": active.ablation,
+    "labelling": labelling.tables,
     "semi_supervised": learning.tables,
     "bandits": learning.bandits,
     "speed": costs.speed,

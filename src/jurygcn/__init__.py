@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from jurygcn.errors import JuryError
     from jurygcn.jury import Jury
     from jurygcn.leave_one_out.retraining import Retraining
-    from jurygcn.models import GCN, train
+    from jurygcn.models import GCN, Recipe, train
+    from jurygcn.selection import select
     from jurygcn.settings import LeaveOut, Run, Votes
     from jurygcn.verdict import Verdict
 
@@ -25,11 +26,13 @@ _HOMES = {
     "Jury": "jury",
     "JuryError": "errors",
     "LeaveOut": "settings",
+    "Recipe": "models",
     "Retraining": "leave_one_out.retraining",
     "Run": "settings",
     "Verdict": "verdict",
     "Votes": "settings",
     "load_dataset": "data",
+    "select": "selection",
     "train": "models",
 }
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "Jury",
     "JuryError",
     "LeaveOut",
+    "Recipe",
     "Retraining",
     "Run",
     "Verdict",
@@ -46,6 +50,7 @@ __all__ = [
     "bandit",
     "learning",
     "load_dataset",
+    "select",
     "train",
 ]
 

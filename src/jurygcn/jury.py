@@ -19,16 +19,20 @@ from jurygcn.checks import in_short
 from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
-from jurygcn.conformal.exact import ExactCounter
+from jurygcn.conformal.exact import ExactCounter, advised_counter
 from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
 from jurygcn.curvature import Curvature
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
+from jurygcn.diagnostics.accuracy import ExpectedAccuracy, expected_accuracy_of
+from jurygcn.diagnostics.calibration import CalibratedModel, calibrated_model
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
 from jurygcn.diagnostics.grounds import grounds_of
 from jurygcn.diagnostics.health import Health, health_of
+from jurygcn.diagnostics.label_errors import LabelErrors, label_errors_of
+from jurygcn.diagnostics.left_out import LeftOut, left_out_of
 from jurygcn.display.words import as_html, as_line, jury_facts
 from jurygcn.edits.edit import edit_of
 from jurygcn.edits.forgetting import Forgotten, forget
@@ -117,8 +121,8 @@ class Jury:
             weight_decay=decay,
             forward=forward,
         )
-        stated = not self.decay_assumed and bool((self.engine.decay > 0).any())
-        self.leave_out = self.leave_out.resolved(stated=stated)
+        usual, stated = self.engine.usual_decay, not self.decay_assumed and bool((self.engine.decay > 0).any())
+        self.leave_out = self.leave_out.resolved(usual=usual, stated=stated)
         self.engine.masks = self.leave_out.dropout_masks
         self._sources = Sources(model, data, self.engine)
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
@@ -130,6 +134,7 @@ class Jury:
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
         self._advice: dict[int | str, Advice] = {}
+        self._left_out: dict[str, LeftOut] = {}
         self._announced = False
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
@@ -142,7 +147,7 @@ class Jury:
         self._announce()
         with progress_bar("Finding the jurors", show=self.run.progress):
             self._jurors, self.correction = find_jurors(self)
-        self._advice = {}
+        self._advice, self._left_out = {}, {}
         return self
 
     def _announce(self) -> None:
@@ -210,15 +215,17 @@ class Jury:
     def _counter(self, asked: Asked, *, advised: bool) -> ExactCounter | FirstOrderCounter:
         if isinstance(self.jurors, CompressedJurors):
             return FirstOrderCounter(asked, self.jurors)
-        advice = self._advise(asked) if advised and layout_of(self.data) is None else None
-        return ExactCounter(asked, self.jurors.steps, memory=self.run.ballots, advice=advice)
+        steps, memory = self.jurors.steps, self.run.ballots
+        if not advised or layout_of(self.data) is not None:
+            return ExactCounter(asked, steps, memory=memory)
+        here = self.run.parallel in (None, "serial")
+        return advised_counter(asked, steps, self.panel, memory=memory, known=self._advice, here=here)
 
-    def _advise(self, asked: Asked) -> Advice:
-        """The weights of the stacked jury, chosen once for each number of averages."""
-        diffusion = asked.question.diffusion if asked.classify else 0
+    def advice(self, diffusion: int | str = "auto") -> Advice:
+        """The members of the stacked jury and their weights, chosen once for each number of averages."""
         if diffusion not in self._advice:
-            steps, memory = self.jurors.steps, self.run.ballots
-            own = own_predictions(self.engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory)
+            steps, nodes, memory = self.jurors.steps, self.train_nodes[self.positions], self.run.ballots
+            own = own_predictions(self.engine, steps, nodes, diffusion=diffusion, memory=memory)
             self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
         return self._advice[diffusion]
 
@@ -245,6 +252,11 @@ class Jury:
     def agreement(self) -> Agreement | None:
         """What ``fidelity`` found about the jurors; None before."""
         return self._agreement
+
+    @property
+    def source_model(self) -> nn.Module:
+        """The caller's model itself."""
+        return self._sources.model
 
     @property
     def fitted(self) -> bool:
@@ -328,17 +340,10 @@ class Jury:
         return what_if(self, nodes, edit_of(self.engine, **edit), steps=steps)
 
     @plain_torch()
-    def forget(
-        self,
-        nodes: Tensor | Sequence[int],
-        *,
-        steps: int = 1,
-        certify: Retraining | bool = False,
-        sample: Tensor | Sequence[int] | None = None,
-    ) -> Forgotten:
-        """A model that has unlearned ``nodes``, their edges and labels; ``certify`` retrains one and compares."""
+    def forget(self, nodes: Tensor | Sequence[int], **settings: Any) -> Forgotten:
+        """A model that has unlearned ``nodes``; ``certify=True`` retrains one and compares them on a ``sample=``."""
         self._sources.check()
-        return forget(self, nodes, steps=steps, certify=certify, sample=sample)
+        return forget(self, nodes, **settings)
 
     @plain_torch()
     def health(self) -> Health:
@@ -353,6 +358,29 @@ class Jury:
         found = fidelity_of(self, k, retraining or self.retraining, seed)
         self._agreement = found.agreement
         return found
+
+    # --- instead of a validation set -------------------------------------------------------------------
+
+    @plain_torch()
+    @torch.no_grad()
+    def left_out(self, of: str = "model") -> LeftOut:
+        """What the jurors of the model, or ``of="jury"`` of the stacked jury, predict for their own left-out labels."""
+        self._sources.check()
+        if of not in self._left_out:
+            self._left_out[of] = left_out_of(self, of)
+        return self._left_out[of]
+
+    def expected_accuracy(self, *, of: str = "model", level: float = 0.95) -> ExpectedAccuracy:
+        """How many nodes the model, or the stacked jury, is expected to predict right, from left-out labels alone."""
+        return expected_accuracy_of(self, of=of, level=level)
+
+    def calibrate(self) -> CalibratedModel:
+        """The model with a temperature that is fitted to left-out labels, as a module that wraps it."""
+        return calibrated_model(self)
+
+    def label_errors(self, *, threshold: float = 0.5) -> LabelErrors:
+        """Training labels by how implausible jurors that never saw them find them; probable errors are flagged."""
+        return label_errors_of(self, threshold=threshold)
 
     # --- keeping a jury --------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from jurygcn.baselines.cagcn import CaGCN
 from jurygcn.baselines.classifier import PRESETS, Fitted, Method, check_preset, preset_for
 from jurygcn.baselines.evidential import GPNClassifier, SGNNClassifier
+from jurygcn.baselines.gats import GATS
 from jurygcn.baselines.networks import WELL_TRAINED_GCN, GATClassifier, GCNClassifier
 from jurygcn.baselines.posthoc import DeepEnsemble, Energy, Laplace, MCDropout, TemperatureScaling
 from jurygcn.reweighting import Reweighted, Reweighting, loss_weights, reweight
@@ -22,14 +24,18 @@ METHODS: dict[str, Callable[[str | None], Method]] = {
     "mc-dropout": lambda _: MCDropout(),
     "ensemble": lambda _: DeepEnsemble(),
     "temperature": lambda _: TemperatureScaling(),
+    "cagcn": lambda _: CaGCN(),
+    "gats": lambda preset: GATS(weight_decay=0.0 if preset == "pubmed" else GATS.weight_decay),
     "energy": lambda _: Energy(),
     "laplace": lambda _: Laplace(),
 }
 
 __all__ = [
+    "GATS",
     "METHODS",
     "PRESETS",
     "WELL_TRAINED_GCN",
+    "CaGCN",
     "DeepEnsemble",
     "Energy",
     "Fitted",

@@ -32,8 +32,8 @@ class LeaveOut:
         solver: "auto", "dual", "direct", "cg", "minres", "neumann", or a solver object with its own settings.
         decay: the weight decay in the curvature: "effective" (for each weight matrix the one at which the trained
             parameters are a minimum: right also for models that stopped early or have dropout), "stated" (the one that
-            the caller states, as in the paper), or "auto": effective for Newton jurors and wherever no weight decay is
-            stated, stated for all others.
+            the caller states, as in the paper), or "auto": stated for a jurygcn.GCN without dropout and for jurors
+            other than Newton's, effective for all others and wherever no weight decay is stated.
         damping: a number that is added to the curvature's diagonal.
         max_jurors: the number of jurors, drawn at random; None takes one per label, or 500 where solver="auto" finds
             no room for a factorisation, because each juror then needs its own iterative solves. The other labels still
@@ -89,11 +89,12 @@ class LeaveOut:
                 f"leave_out={self.how!r}, curvature={self.curvature!r}; leave decay out"
             )
 
-    def resolved(self, *, stated: bool) -> LeaveOut:
-        """The settings without "auto"; ``stated`` says whether the caller stated any weight decay."""
+    def resolved(self, *, usual: str, stated: bool) -> LeaveOut:
+        """The settings without "auto", for an engine's ``usual`` decay and whether any decay is stated."""
         decay = self.decay
         if decay == "auto":
-            decay = "effective" if self.estimated_by_ggn and (self.how == "newton" or not stated) else "stated"
+            effective = self.estimated_by_ggn and (not stated or (self.how == "newton" and usual == "effective"))
+            decay = "effective" if effective else "stated"
         masks = 0 if self.dropout_masks is None and decay == "effective" else self.dropout_masks
         return replace(self, decay=decay, dropout_masks=masks)
 

@@ -58,7 +58,7 @@ def test_methods_that_can_judge_the_same_model(found: comparison.Evaluation):
         assert jury["probabilities"]["accuracy"] == temperature["probabilities"]["accuracy"]
     methods = found.scores.groupby("method")["score"].apply(list)
     assert methods["gcn"] == ["max_probability", "entropy"], "the GCN's own doubt is not the jury's"
-    assert methods["energy"] == ["energy", "gnnsafe"], "and is not there twice"
+    assert methods["energy"] == ["energy", "gnnsafe", "gebm"], "and is not there twice"
 
 
 def test_split_conformal_shares_the_labels(data: Data, found: comparison.Evaluation):

@@ -12,11 +12,13 @@ from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
 from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Verdict, train
+from jurygcn.conformal import exact
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out import stacking
-from jurygcn.leave_one_out.stacking import PRICE, stack_classes, stack_values
+from jurygcn.leave_one_out.panel import Panel, with_constant
+from jurygcn.leave_one_out.stacking import HELPFUL, PRICE, Pairs, stack_classes, stack_values
 
 NODES = torch.arange(0, 75, 3)
 DECAY = 5e-3
@@ -59,12 +61,20 @@ def predictions(learners: int = 6, n: int = 40) -> tuple[Tensor, Tensor]:
     return scales * (sense[:, None, None] * truth + (0.5 + 0.3 * torch.arange(learners)[:, None, None]) * noise), labels
 
 
+def alone(own: Tensor) -> Pairs:
+    """Learners whose predictions without two labels are those without one."""
+    n, classes = own.shape[1:]
+    none = own.new_empty(0, n, n)
+    return Pairs(own, own.new_zeros(n, classes), own.new_empty(0, n, classes), none, none)
+
+
 # --- the weights ------------------------------------------------------------------------------------------
 
 
-def slopes(own: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def slopes(own: Tensor, labels: Tensor, weights: Tensor, spread: Tensor | None = None) -> Tensor:
     """The derivative of the criterion by each weight, from its definition by automatic differentiation."""
-    spread = (own - own.mean(dim=2, keepdim=True)).square().mean(dim=(1, 2)).sqrt()
+    if spread is None:
+        spread = (own - own.mean(dim=2, keepdim=True)).square().mean(dim=(1, 2)).sqrt()
     beta = weights.clone().requires_grad_()
     loss = torch.nn.functional.cross_entropy(torch.einsum("k,knc->nc", beta, own), labels, reduction="sum")
     (loss + PRICE * (beta * spread).sum()).backward()
@@ -74,7 +84,7 @@ def slopes(own: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 def test_weights_of_classes_are_optimal():
     own, labels = predictions()
-    found = stack_classes(own, labels)
+    found = stack_classes(own, labels, alone(own))
     slope = slopes(own, labels, found.weights)
     positive = found.weights > 0
     assert 1 <= int(positive.sum()) < len(own)  # learners that help nothing get no weight
@@ -84,21 +94,46 @@ def test_weights_of_classes_are_optimal():
 
 
 def test_weights_without_each_label_are_those_of_a_new_choice():
-    own, labels = predictions()
-    found = stack_classes(own, labels)
-    chosen = found.weights > 0
-    spread = (own - own.mean(dim=2, keepdim=True)).square().mean(dim=(1, 2)).sqrt()[chosen]
-    z = (own - own.mean(dim=2, keepdim=True))[chosen] / spread[:, None, None]
+    """Every juror's weights: the panel fitted anew to the other labels, and the weights chosen anew by them."""
+    data = graph()
+    labels = data.y[NODES]
+    targets = one_hot(labels, 3).double() - 1 / 3
+    own, _ = predictions(n=len(NODES))
+    panel, everyone = Panel(data, NODES, targets), torch.arange(len(NODES))
+    given = torch.stack([own[0, :, :3], *(member.own for member in panel.members)])
+    found = stack_classes(given, labels, panel.pairs(everyone, given[:1]))
+    spread = (given - given.mean(dim=2, keepdim=True)).square().mean(dim=(1, 2)).sqrt()
     for i in range(len(labels)):
         others = [j for j in range(len(labels)) if j != i]
-        again = stacking._minimise(z[:, others], labels[others])
-        torch.testing.assert_close(found.left_out[chosen, i] * spread, again, atol=2e-4, rtol=2e-3)
-    assert (found.left_out[chosen] - found.weights[chosen][:, None]).abs().max() > 0.01  # labels do matter
+        fewer = Panel(data, NODES[others], targets[others])
+        again = torch.stack([given[0, others], *(member.own for member in fewer.members)])
+        slope = slopes(again, labels[others], found.left_out[:, i], spread)
+        positive = found.left_out[:, i] > 0
+        assert slope[positive].abs().max() < 1e-3
+        assert slope[~positive].min() > -HELPFUL
+    assert (found.left_out - found.weights[:, None]).abs().max() > 0.01  # labels do matter
+
+
+def test_weights_in_blocks_of_jurors_are_the_same(monkeypatch: pytest.MonkeyPatch):
+    own, labels = predictions()
+    whole = stack_classes(own, labels, alone(own))
+    monkeypatch.setattr(stacking, "NUMBERS", 3 * own.numel())
+    torch.testing.assert_close(stack_classes(own, labels, alone(own)).left_out, whole.left_out, atol=1e-4, rtol=1e-4)
+
+
+def test_one_newton_step_is_nearly_a_new_choice(monkeypatch: pytest.MonkeyPatch):
+    own, labels = predictions(n=200)
+    anew = stack_classes(own, labels, alone(own))
+    monkeypatch.setattr(stacking, "MOST_PAIRS", 199)
+    step = stack_classes(own, labels, alone(own))
+    moved = (anew.left_out - anew.weights[:, None]).norm()
+    assert (step.left_out - anew.left_out).norm() < 0.2 * moved  # one step leaves a tenth of the way
 
 
 def test_learners_that_know_nothing_get_no_weight():
     labels = torch.arange(30) % 3
-    found = stack_classes(torch.zeros(4, 30, 3, dtype=torch.float64), labels)
+    nothing = torch.zeros(4, 30, 3, dtype=torch.float64)
+    found = stack_classes(nothing, labels, alone(nothing))
     assert found.weights.tolist() == [0.0] * 4
     assert found.left_out.abs().max() == 0
 
@@ -106,7 +141,8 @@ def test_learners_that_know_nothing_get_no_weight():
 def test_weights_do_not_depend_on_the_order_of_labels():
     own, labels = predictions()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    mine, theirs = stack_classes(own, labels), stack_classes(own[:, order], labels[order])
+    mine = stack_classes(own, labels, alone(own))
+    theirs = stack_classes(own[:, order], labels[order], alone(own[:, order]))
     torch.testing.assert_close(mine.weights, theirs.weights, atol=1e-4, rtol=1e-3)
     torch.testing.assert_close(mine.left_out[:, order], theirs.left_out, atol=1e-3, rtol=1e-2)
 
@@ -121,12 +157,12 @@ def test_weights_of_a_regression_against_a_grid():
         errors = (own - targets)[:, rows, 0].numpy()
         return float(grid[np.argmin([((w * errors[0] + (1 - w) * errors[1]) ** 2).sum() for w in grid])])
 
-    found = stack_values(own, targets)
+    found = stack_values(own, targets, alone(own))
     assert float(found.weights[0]) == pytest.approx(best(list(range(30))), abs=1e-3)
     torch.testing.assert_close(found.weights.sum(), torch.tensor(1.0, dtype=torch.float64))
     for i in range(30):
         assert float(found.left_out[0, i]) == pytest.approx(best([j for j in range(30) if j != i]), abs=1e-3)
-    shifted = stack_values(1000 * own + 7, 1000 * targets + 7)
+    shifted = stack_values(1000 * own + 7, 1000 * targets + 7, alone(1000 * own + 7))
     torch.testing.assert_close(shifted.weights, found.weights, atol=1e-6, rtol=1e-6)
 
 
@@ -148,7 +184,7 @@ def refitted_votes(jury: Jury, verdict: Verdict, diffusion: int) -> tuple[Tensor
     assert len(chosen) == len(advice.advisers) > 0
 
     def fitted(member: object, rows: list[int]) -> Tensor:
-        features = panel.features(member.design)
+        features = with_constant(panel.columns(member.design) @ member.design.basis)
         there, penalty = features[NODES[rows]], member.ridge * torch.eye(features.shape[1], dtype=torch.float64)
         return features @ torch.linalg.solve(there.T @ there + penalty, there.T @ panel.targets[rows])
 
@@ -241,6 +277,13 @@ def test_batches_processes_and_few_nodes_change_nothing(tmp_path: Path):
     jury.save(tmp_path / "jury")
     same(Jury.load(tmp_path / "jury", model, data).verdict(), whole)
     assert jury.fit().verdict().p_values.equal(whole.p_values)
+
+
+def test_votes_that_are_not_kept_are_the_same(monkeypatch: pytest.MonkeyPatch):
+    data = graph()
+    whole = jury_of(data).verdict()
+    monkeypatch.setattr(exact, "KEPT_BYTES", 0)
+    same(jury_of(data).verdict(), whole)
 
 
 def test_resumed_counts_belong_to_the_advice(tmp_path: Path):

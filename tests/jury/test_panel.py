@@ -12,9 +12,9 @@ from torch_geometric.data import Data
 
 from jurygcn.data import synthetic
 from jurygcn.graph import similarity
-from jurygcn.graph.similarity import HOPS, STEPS, Similarities
+from jurygcn.graph.similarity import AVERAGES, CHANGES, DIFFERENCES, HOPS, STEPS, Similarities, View
 from jurygcn.leave_one_out import panel as panels
-from jurygcn.leave_one_out.panel import RIDGES, Panel
+from jurygcn.leave_one_out.panel import RIDGES, Member, Panel, with_constant
 
 NODES = torch.arange(0, 60, 3)
 
@@ -27,6 +27,17 @@ def dense_mean(data: Data) -> Tensor:
     closed = torch.eye(int(data.num_nodes), dtype=torch.float64)
     closed[data.edge_index[1], data.edge_index[0]] = 1.0
     return closed / closed.sum(dim=1, keepdim=True)
+
+
+def dense_rows(data: Data, view: View) -> Tensor:
+    """A view's rows of features by definition, before they are scaled and centred."""
+    x, mean = normalize(data.x.double()), dense_mean(data)
+    if view.kind == AVERAGES:
+        degree = (mean > 0).double().sum(dim=1)
+        symmetric = (mean > 0) / (degree[:, None] * degree).sqrt()
+        return torch.linalg.matrix_power(symmetric, view.hops) @ x
+    x = torch.linalg.matrix_power(mean, view.hops) @ x
+    return x - mean @ x
 
 
 def targets_of(data: Data, nodes: Tensor = NODES) -> Tensor:
@@ -43,8 +54,8 @@ def check_left_out(data: Data, nodes: Tensor, targets: Tensor) -> None:
     panel = Panel(data, nodes, targets)
     assert len(panel.members) == len(RIDGES) * len(Similarities.of(data).views) > 0
     for member in panel.members:
-        features = panel.features(member.design)
-        hat = features @ member.design.hat(member.ridge)
+        features = with_constant(panel.columns(member.design) @ member.design.basis)
+        hat = hat_of(panel, member)
         torch.testing.assert_close(hat @ targets, features @ refitted(features[nodes], targets, member.ridge))
         for i in range(len(nodes)):
             others = [j for j in range(len(nodes)) if j != i]
@@ -54,15 +65,20 @@ def check_left_out(data: Data, nodes: Tensor, targets: Tensor) -> None:
             torch.testing.assert_close(member.own[i], expected[nodes[i]], atol=1e-10, rtol=1e-10)
 
 
+def hat_of(panel: Panel, member: Member) -> Tensor:
+    coefficients, offset = member.design.coefficients(member.ridge)
+    return panel.columns(member.design) @ coefficients + offset
+
+
 def test_views_of_features_by_definition():
-    """Dense means of rows of length 1 over closed neighbourhoods, again of length 1, centred, of mean square 1."""
+    """Dense averages and differences of rows of length 1, again of length 1, centred, of mean square 1."""
     data = graph()
     located = Similarities.of(data).at(NODES)
     views = [view for view in located.rows if view.of_features]
-    assert [view.hops for view in views] == list(HOPS)
+    assert [view.hops for view in views if view.kind == AVERAGES] == list(HOPS)
+    assert [view.hops for view in views if view.kind == CHANGES] == list(DIFFERENCES)
     for view in views:
-        x = torch.linalg.matrix_power(dense_mean(data), view.hops) @ normalize(data.x.double())
-        x = x / x.norm(dim=1, keepdim=True)
+        x = normalize(dense_rows(data, view), eps=1e-9)  # a node without neighbours has no difference to them
         spread = (x - x.mean(dim=0)).square().sum(dim=1).mean().sqrt()
         x = (x - x.mean(dim=0)) / spread
         torch.testing.assert_close(located.columns(view), x @ x[NODES].T, atol=1e-9, rtol=1e-9)
@@ -88,9 +104,10 @@ def test_lengths_of_many_features_are_measured_in_random_directions():
     data = graph(400)
     located = Similarities.of(data).at(NODES)
     for view in (view for view in located.rows if view.of_features):
-        x = torch.linalg.matrix_power(dense_mean(data), view.hops) @ normalize(data.x.double())
+        x = dense_rows(data, view)
         scale = view.scale
-        lengths = scale * x.norm(dim=1)
+        lengths = (scale * x.norm(dim=1))[scale > 0]  # nodes without neighbours have no difference to them
+        assert len(lengths) > 60
         assert (lengths / lengths.mean() - 1).abs().max() < 0.5
         assert (lengths / lengths.mean() - 1).abs().mean() < 0.12
         rows = scale[:, None] * x
@@ -132,11 +149,13 @@ def test_nodes_without_features_have_a_panel(features: str):
     N = int(data.num_nodes)
     data.x = {"identity": torch.eye(N), "constant": torch.ones(N, 1), "zero": torch.zeros(N, 3)}[features]
     views = Similarities.of(data).views
-    assert [view.of_features for view in views].count(True) == (len(HOPS) if features == "identity" else 0)
+    assert [view.of_features for view in views].count(True) == (
+        len(HOPS) + len(DIFFERENCES) if features == "identity" else 0
+    )
     check_left_out(data, NODES, targets_of(data))
     panel = Panel(data, NODES, targets_of(data))
     best = min(panel.members, key=lambda member: float(member.errors.square().sum()))
-    hat = panel.features(best.design) @ best.design.hat(best.ridge)
+    hat = hat_of(panel, best)
     others = torch.ones(N, dtype=torch.bool).index_fill_(0, NODES, False)
     assert float(((hat @ panel.targets).argmax(dim=1) == data.y)[others].double().mean()) > 0.5
 
@@ -146,6 +165,48 @@ def test_a_graph_without_edges_has_its_own_features_only():
     data.edge_index = torch.empty(2, 0, dtype=torch.long)
     assert {view.of_features for view in Similarities.of(data).views} == {True}
     check_left_out(data, NODES, targets_of(data))
+
+
+def test_predictions_without_two_labels_are_exact():
+    """Of label j by a new fit without labels i and j, also of some labels only."""
+    data = graph()
+    targets = targets_of(data)
+    panel, some = Panel(data, NODES, targets), torch.tensor([1, 4, 5, 11, 17])
+    shared = torch.randn(1, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pairs = panel.pairs(some, shared)
+    learners = list(range(1 + len(panel.members)))
+    found = pairs.predictions(learners, torch.arange(5))  # (i, learner, j, C)
+    weights = torch.randn(5, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(pairs.sums(weights, torch.arange(5)), torch.einsum("ijc,ikjc->ki", weights, found))
+    assert found[:, 0].equal(shared.expand(5, -1, -1))
+    for k, member in enumerate(panel.members[::5]):
+        rows = with_constant(panel.columns(member.design) @ member.design.basis)[NODES]
+        for i, one in enumerate(some.tolist()):
+            for j, two in enumerate(some.tolist()):
+                others = [v for v in range(len(NODES)) if v not in (one, two)]
+                expected = rows[two] @ refitted(rows[others], targets[others], member.ridge)
+                torch.testing.assert_close(found[i, 1 + 5 * k, j], expected, atol=1e-10, rtol=1e-10)
+
+
+def test_similarities_in_float32_are_nearly_those_in_float64():
+    data = graph(100)
+    exact, rounded = Similarities.of(data).at(NODES), Similarities.of(data).at(NODES, torch.float32)
+    for view in exact.rows:
+        assert rounded.columns(view).dtype == torch.float32
+        torch.testing.assert_close(rounded.columns(view).double(), exact.columns(view), atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(rounded.gram(view).double(), exact.gram(view), atol=2e-5, rtol=1e-5)
+    mine = Panel(data, NODES, targets_of(data))
+    theirs = Panel(data, NODES, targets_of(data), dtype=torch.float32)
+    for one, two in zip(mine.members, theirs.members):
+        torch.testing.assert_close(one.own, two.own, atol=1e-4, rtol=1e-4)
+
+
+def test_views_that_differ_little_are_multiplied_in_float64(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(similarity, "DELICATE", 0.8)
+    data = graph()
+    located = Similarities.of(data).at(NODES, torch.float32)
+    kinds = {view.delicate: located.columns(view).dtype for view in located.rows}
+    assert kinds == {True: torch.float64, False: torch.float32}
 
 
 def test_the_order_of_nodes_does_not_matter():
@@ -164,7 +225,10 @@ def test_views_that_are_rounding_are_left_out():
     data = graph()
     pairs = torch.cartesian_prod(torch.arange(90), torch.arange(90)).T
     data.edge_index = pairs[:, pairs[0] != pairs[1]]
-    assert [view.hops for view in Similarities.of(data).views if view.of_features] == [0]
+    assert [(view.kind, view.hops) for view in Similarities.of(data).views if view.of_features] == [
+        (AVERAGES, 0),
+        (CHANGES, 0),
+    ]
 
 
 def test_views_are_kept_with_the_graph(monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from jurygcn import learning
+from jurygcn.baselines.cagcn import Factors, margins
 from jurygcn.baselines.classifier import logits_of
+from jurygcn.baselines.gats import Temperatures
+from jurygcn.baselines.gebm import gebm_energy
 from jurygcn.baselines.gnnsafe import propagated_energy
 from jurygcn.baselines.posthoc import best_temperature
 from jurygcn.baselines.sampling import dropout_samples
@@ -27,10 +30,12 @@ FEWER = {
     "gpn": {"patience": 20},
     "mc-dropout": {"samples": 10},
     "ensemble": {"members": 3},
+    "cagcn": {"epochs": 60},
+    "gats": {"epochs": 60},
     "self-train": {"rounds": (0.1, 0.3), "hops": 2},
     "self-train-validated": {"rounds": (0.1, 0.3), "teacher_epochs": 60},
 }
-USE_VALIDATION = ("gat", "gpn", "temperature", "self-train-validated")
+USE_VALIDATION = ("gat", "gpn", "temperature", "cagcn", "gats", "self-train-validated")
 FITTED: dict[str, learning.Fitted] = {}
 
 
@@ -191,6 +196,39 @@ def test_nothing_to_average_is_refused(method: learning.Method, word: str):
         method.fit(DATA, TRAIN)
 
 
+def test_gebm_by_its_definition():
+    """Gaussians of the labelled nodes by torch's distributions, ranges by sorted lists, diffusion by a dense matrix."""
+    generator = torch.Generator().manual_seed(0)
+    N, nodes, labels = 40, torch.arange(9), torch.tensor([0, 0, 0, 2, 2, 2, 2, 0, 2])  # class 1 has no label
+    (hidden, logits), (h, z) = (
+        (torch.rand(N, 4, generator=generator).double(), torch.randn(N, 3, generator=generator).double())
+        for _ in range(2)
+    )
+    edges = torch.randint(0, N - 2, (2, 60), generator=generator)  # the last two nodes have no neighbours
+    closed = torch.eye(N, dtype=torch.float64)
+    for a, b in edges.T.tolist():
+        closed[b, a] += a != b
+    step = 0.5 * torch.eye(N, dtype=torch.float64) + 0.5 * closed / closed.sum(dim=1, keepdim=True)
+    evidence = []
+    for c in (0, 2):
+        own = hidden[nodes][labels == c]
+        normal = torch.distributions.MultivariateNormal(own.mean(dim=0), torch.diag(own.var(dim=0, unbiased=False)))
+
+        def distance(x: torch.Tensor, normal: torch.distributions.MultivariateNormal = normal) -> torch.Tensor:
+            return -2 * (normal.log_prob(x) - normal.log_prob(normal.mean))
+
+        (near, far), (low, high) = (
+            (values[1], values[38]) for values in (sorted(distance(hidden).tolist()), sorted(logits[:, c].tolist()))
+        )
+        evidence.append(z[:, c] - ((distance(h) - near) / (far - near) * (high - low) + low))
+    f, P = torch.stack(evidence, dim=1), torch.linalg.matrix_power(step, 10)
+    energy = -f.logsumexp(dim=1)
+    expected = energy + P @ energy - (P @ f).logsumexp(dim=1)
+    torch.testing.assert_close(gebm_energy((hidden, logits), (h, z), nodes, labels, edges), expected)
+    found = fitted("energy").uncertainty("gebm")
+    assert found.isfinite().all()
+
+
 def test_gnnsafe_against_a_loop():
     """Half its own energy, half its neighbours' mean, twice; without neighbours its own; no self-loops."""
     edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 2, 3]])
@@ -208,3 +246,46 @@ def test_gnnsafe_against_a_loop():
         found.uncertainty("gnnsafe"), propagated_energy(found.uncertainty("energy"), DATA.edge_index)
     )
     assert next(iter(found.uncertainties)) == "energy"
+
+
+def test_cagcn_by_hand():
+    """Factors multiply logits, so predictions stay; they follow the formula; the margin loss is the paper's."""
+    found = fitted("cagcn")
+    base, _ = quick("cagcn").network.train(DATA, TRAIN, seed=1)
+    torch.testing.assert_close(logits_of(found.model, DATA), logits_of(base, DATA))
+    assert torch.equal(found.predict(), logits_of(base, DATA).argmax(dim=1))
+    factors = Factors(3, 4, 0.5).eval()
+    z, A = torch.randn(150, 3, generator=torch.Generator().manual_seed(0)), normalized_adjacency(DATA)
+    h = torch.relu(torch.from_numpy(A.toarray()).float() @ z @ factors.first.lin.weight.T + factors.first.bias)
+    raw = torch.from_numpy(A.toarray()).float() @ h @ factors.second.lin.weight.T + factors.second.bias
+    torch.testing.assert_close(factors(z, DATA.edge_index), (raw.exp() + 1.1).log(), rtol=1e-4, atol=1e-5)
+    p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]])
+    torch.testing.assert_close(margins(p, torch.tensor([0, 2])), torch.tensor([0.7, 0.2]))
+
+
+def test_gats_by_hand():
+    """The temperature of one node by loops over its neighbours."""
+    module = Temperatures(DATA, TRAIN, 3, heads=2, start=1.0)
+    with torch.no_grad():
+        module.near.copy_(torch.tensor([0.7, 1.4]))
+        module.smoothing.fill_(0.5)
+    z = torch.randn(150, 3, generator=torch.Generator().manual_seed(0))
+    T = module(z).detach()
+    p = torch.softmax(z, dim=1).amax(dim=1)
+    trained = set(TRAIN.tolist())
+    near = {b for a, b in DATA.edge_index.T.tolist() if a in trained and a != b} - trained
+
+    def gamma(u: int) -> float:
+        return 0.7 if u in trained else 1.4 if u in near else 1.0
+
+    for v in (int(TRAIN[0]), sorted(near)[0], 149):
+        around = [v, *(a for a, b in DATA.edge_index.T.tolist() if b == v and a != v)]
+        scores = torch.tensor([float(z[v] @ z[u]) / gamma(v) / gamma(u) for u in around])
+        a = torch.softmax(functional.leaky_relu(scores, 0.2), dim=0)
+        summed = torch.zeros(2)
+        for weight, u in zip(a, around):
+            row = ((z[u] - z[u].min()) / (z[u].max() - z[u].min())).sort().values
+            summed += weight * gamma(u) * (row @ module.tau.detach())
+        gap = sum(float(p[v] - p[u]) for u in around) / len(around)
+        torch.testing.assert_close(T[v, 0], functional.softplus(summed + 0.5 * gap).mean() + 1.0, rtol=1e-4, atol=1e-5)
+    assert torch.equal(fitted("gats").predict(), logits_of(fitted("gats").model, DATA).argmax(dim=1))

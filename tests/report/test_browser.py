@@ -1,12 +1,7 @@
-"""The page in a real browser: sorting, searching, choosing a node, and nothing fetched, logged or run that is not ours.
-
-Skipped where there is no Chromium, unless JURYGCN_NEED_BROWSER is set, as CI does.
-"""
+"""The page in a real browser: sorting, searching, choosing a node; nothing fetched, logged or run that is not ours."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,31 +9,13 @@ from typing import Any
 import pytest
 from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
 
+from browsers import FLAGS, playing
 from jurygcn.report import report_on
-
-NEEDED = os.environ.get("JURYGCN_NEED_BROWSER", "") not in ("", "0")
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-)
-
-
-def chromium() -> str:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        missing = "no chromium found: install it (apt-get install chromium) to test the page in a browser"
-        pytest.fail(missing) if NEEDED else pytest.skip(missing)
-    return found
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    path = chromium()
-    if not NEEDED:
-        pytest.importorskip("playwright", reason="playwright is not installed: pip install 'jurygcn[dev]'")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    with playing() as (playwright, path):
         profile = tmp_path_factory.mktemp("profile")
         context = playwright.chromium.launch_persistent_context(
             profile, executable_path=path, headless=True, args=FLAGS, viewport={"width": 1400, "height": 900}
@@ -94,6 +71,23 @@ def test_everything_is_there(visit):
     assert tab.locator("#charts figure svg").count() == 8
     assert tab.locator("#checkup .panel").count() == 2
     assert tab.locator("#shown").inner_text() == f"1–20 of {NODES}"
+
+
+def test_left_out_labels(visit):
+    """The section is there, lists the flagged labels, and their links choose nodes."""
+    tab = visit()
+    found = report_on(*judged()).content["left_out"]
+    assert tab.locator("#left-out").is_visible()
+    assert found["words"] in tab.locator("#left-out-words").inner_text()
+    assert tab.locator("#left-out-charts figure").count() == 2
+    rows = tab.locator("#suspicious tbody tr")
+    assert rows.count() == len(found["suspicious"]["node"])
+    counts = tab.locator(".confusion tbody td").all_inner_texts()
+    assert [int(text or 0) for text in counts] == [number for row in found["confusion"] for number in row]
+    for width in (1400, 390):
+        tab.set_viewport_size({"width": width, "height": 900})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tab.set_viewport_size({"width": 1400, "height": 900})
 
 
 def test_names_are_shown_whole(visit):

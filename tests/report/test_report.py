@@ -20,8 +20,8 @@ from jurygcn.evaluation import accuracy, distance_to_labels, set_coverage
 from jurygcn.io.fingerprints import sealed
 from jurygcn.report import Report, report_on
 from jurygcn.report import content as gathering
-from jurygcn.report.page import as_script_data
 from jurygcn.settings import Run, Votes
+from jurygcn.web import as_script_data
 
 
 def test_rows_are_the_verdict():
@@ -80,7 +80,8 @@ def test_distrust_is_the_first_sentence():
     content = report_on(jury, chosen).content
     assert content["caution"] == "No coverage is claimed. The labels were chosen actively."
     assert not any("No coverage" in note or "no coverage" in note for note in content["notes"])
-    assert "nothing is claimed" in content["headline"][1]["note"]
+    tiles = {tile["what"]: tile["note"] for tile in content["headline"]}
+    assert "nothing is claimed" in tiles["Coverage"]
     unlike = Fidelity(0.3, (0.5, 0.1), 0.4, pd.DataFrame({"node": [0]}))
     assert (
         report_on(jury, verdict, fidelity=unlike)
@@ -136,7 +137,7 @@ def test_a_verdict_on_some_nodes_only():
 def test_without_truth():
     jury, verdict = judged()
     content = report_on(jury, verdict, test_nodes=[]).content
-    assert [tile["what"] for tile in content["headline"]] == ["Labels per set"]
+    assert [tile["what"] for tile in content["headline"]] == ["Expected accuracy", "Labels per set"]
     assert content["charts"]["reliability"] is content["charts"]["levels"] is None
     assert content["charts"]["groups"] == []
     assert "Verdict on" in Report(content).to_html()
@@ -345,3 +346,33 @@ def test_size_stays_reasonable():
     empty = len(report_on(jury, jury.verdict([0]), details=0).to_html())
     per_node, per_detail = (page - empty) / NODES, (detailed - page) / NODES
     assert empty + 20_000 * per_node + 2_000 * per_detail < 6e6
+
+
+def test_left_out_labels_on_the_page():
+    jury, verdict = judged()
+    report = report_on(jury, verdict)
+    found, expected, errors = report.content["left_out"], jury.expected_accuracy(), jury.label_errors()
+    assert found["accuracy"] == pytest.approx(expected.accuracy, rel=1e-3)
+    assert found["confusion"] == expected.confusion.to_numpy().tolist()
+    assert found["suspicious"]["node"] == errors.flagged.tolist()[:30]
+    assert [CLASSES[c] for c in found["suspicious"]["label"]] == errors.table["label"][: len(errors.flagged)].tolist()
+    assert report.content["headline"][0]["what"] == "Expected accuracy"
+    jury, verdict = judged_regression()
+    assert report_on(jury, verdict).content["left_out"] is None
+
+
+@pytest.mark.parametrize("part", ["accuracy", "classes", "confusion", "suspicious", "words", "temperature"])
+def test_left_out_content_is_checked(part: str, tmp_path: Path):
+    content = json.loads(report_on(*judged()).to_json())
+    del content["digest"]
+    content["left_out"][part] = {
+        "accuracy": 2.0,
+        "classes": {**content["left_out"]["classes"], "labels": [1]},
+        "confusion": [[-1] * 3] * 3,
+        "suspicious": {**content["left_out"]["suspicious"], "node": [0, 1, 2, 3]},
+        "words": 3,
+        "temperature": "hot",
+    }[part]
+    (tmp_path / "report.json").write_text(json.dumps(sealed(content)))
+    with pytest.raises(DataError, match="invalid"):
+        Report.load(tmp_path)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from jurygcn.active.graph_statistics import Array
 from jurygcn.active.scene import Choice, Scene
@@ -45,9 +46,9 @@ class Design:
     def __call__(self, scene: Scene) -> Choice:
         """The batch, best first. The score of a node is the share of the variance that its label removes."""
         features, weights = self.features(scene), self.weights(scene)
-        known = features[scene.labelled.cpu().numpy()]
+        known = features[torch.cat([scene.labelled.cpu(), scene.pending.cpu()]).numpy()]
         targets = features.T @ (weights[:, None] * features)
-        ridge = self.ridge(scene) * (len(scene.labelled) + scene.batch)
+        ridge = self.ridge(scene) * (len(known) + scene.batch)
         picked, falls = v_optimal(features[scene.pool], known, targets, batch=scene.batch, ridge=ridge)
         before = variance(known, targets, ridge=ridge)  # 0 where all features are 0
         return scene.choice(scene.pool[picked], falls / before if before > 0 else np.zeros_like(falls))

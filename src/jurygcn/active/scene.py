@@ -47,8 +47,9 @@ class Scene:
         queried: the number of nodes queried before this step.
         total: the number of nodes to query in the whole run.
         memory: plain values that the strategy keeps from step to step; they are saved with the history.
+        pending: nodes that people are labelling now; a design counts them as labelled.
 
-    Shapes: labelled (n,), candidates (m,).
+    Shapes: labelled (n,), candidates (m,), pending (k,).
     """
 
     data: Data
@@ -61,6 +62,7 @@ class Scene:
     queried: int = 0
     total: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
+    pending: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
 
     @classmethod
     def of(cls, data: Data, labelled: Tensor, labels: Tensor, **known: Any) -> Scene:

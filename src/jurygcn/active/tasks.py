@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import torch
@@ -19,12 +17,10 @@ from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
 from jurygcn.data.names import Names
-from jurygcn.errors import DataError, listing
-from jurygcn.io.files import read_json
+from jurygcn.io import label_studio
 from jurygcn.io.spreadsheet import as_csv
 from jurygcn.models.training import Recipe, fit_gcn
 
-CONTROL, OBJECT = "label", "text"  # names in the Label Studio configuration
 COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours", "chosen")
 
 
@@ -81,7 +77,14 @@ def next_tasks(
 
 
 def scene_of(
-    data: Data, labels: Mapping[int, int], *, batch: int, candidates: Tensor | None, recipe: Recipe, seed: int
+    data: Data,
+    labels: Mapping[int, int],
+    *,
+    batch: int,
+    candidates: Tensor | None,
+    recipe: Recipe,
+    seed: int,
+    pending: Tensor | None = None,
 ) -> Scene:
     """The scene with these labels and a GCN trained on them. By default every other node is a candidate."""
     nodes = torch.tensor(list(labels), dtype=torch.long)
@@ -99,12 +102,18 @@ def scene_of(
         generator=np.random.default_rng([seed, len(nodes)]),
         queried=len(nodes),
         total=len(nodes) + batch,
+        pending=torch.empty(0, dtype=torch.long) if pending is None else pending,
     )
+
+
+def reason_for(strategy: str, score: float) -> str:
+    """Why the strategy chose a node with this score, in words."""
+    return STRATEGIES[strategy].reason.format(score=score) if strategy in STRATEGIES else f"chosen by {strategy}"
 
 
 def _task(node: int, score: float, strategy: str, scene: Scene, names: Names) -> Task:
     words = class_words(scene.data)
-    why = STRATEGIES[strategy].reason.format(score=score) if strategy in STRATEGIES else f"chosen by {strategy}"
+    why = reason_for(strategy, score)
     prediction, probability, view = "", 0.0, "; without labels there is no prediction yet"
     if scene.model is not None:
         chances = scene.probabilities[node]
@@ -141,34 +150,18 @@ def label_studio_tasks(tasks: Sequence[Task], *, version: str = "jurygcn") -> li
     """The tasks in Label Studio's import format, with the model's prediction."""
     made = []
     for task in tasks:
-        shown = asdict(task)
         text = f"{task.name} (node {task.node}): {task.reason}. Labelled neighbours: {task.neighbours}."
-        entry: dict[str, Any] = {"data": {**shown, OBJECT: text}}
+        entry = label_studio.task(asdict(task), text)
         if task.prediction:
-            result = {
-                "from_name": CONTROL,
-                "to_name": OBJECT,
-                "type": "choices",
-                "value": {"choices": [task.prediction]},
-            }
-            entry["predictions"] = [{"model_version": version, "score": task.probability, "result": [result]}]
+            result = [label_studio.choice(task.prediction)]
+            entry["predictions"] = [{"model_version": version, "score": task.probability, "result": result}]
         made.append(entry)
     return made
 
 
-def as_json_text(document: Any) -> str:
-    """Plain values as JSON text."""
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
-
-
 def label_studio_config(data: Data) -> str:
     """The labelling interface for these tasks, to paste into a Label Studio project."""
-    choices = "\n".join(f"    <Choice value={quoteattr(word)}/>" for word in class_words(data))
-    return (
-        f'<View>\n  <Text name="{OBJECT}" value="${OBJECT}"/>\n'
-        f'  <Choices name="{CONTROL}" toName="{OBJECT}" choice="single" required="true">\n'
-        f"{choices}\n  </Choices>\n</View>\n"
-    )
+    return label_studio.config(class_words(data))
 
 
 # --- reading --------------------------------------------------------------------------------------------------
@@ -182,7 +175,9 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
     if path.suffix.lower() != ".json":
         nodes, labels = read_labels(path, data)
     else:
-        nodes, labels = parse_labels(_answers(_exported(path), path.name), data, path.name)
+        nodes, labels = parse_labels(
+            label_studio.answers_of(label_studio.read_export(path), path.name), data, path.name
+        )
     return dict(zip(nodes.tolist(), labels.tolist()))
 
 
@@ -190,57 +185,8 @@ def read_answer_origins(path: Path, data: Data) -> dict[int, str]:
     """How the nodes of ``read_answers`` were chosen, as far as the file says: tasks of ``active next`` do."""
     if path.suffix.lower() != ".json":
         return read_origins(path, data)
-    tasks = [task.get("data", task) for task in _exported(path) if isinstance(task, dict)]
+    tasks = [task.get("data", task) for task in label_studio.read_export(path) if isinstance(task, dict)]
     given = (
         (about.get("node"), about.get("name"), about.get("chosen"), f"task {k}") for k, about in enumerate(tasks, 1)
     )
     return parse_origins(given, data, path.name)
-
-
-def _exported(path: Path) -> list[Any]:
-    """The tasks of a Label Studio export."""
-    try:
-        document = read_json(path)
-    except OSError as error:
-        raise DataError(f"expected answers at {path}, got {error.strerror}; check the path") from error
-    except ValueError as error:
-        raise DataError(f"expected JSON in {path.name}, got other content ({error}); export it again") from error
-    if not isinstance(document, list):
-        raise DataError(
-            f"expected a list of tasks in {path.name}, got {type(document).__name__}; "
-            "export it from Label Studio as JSON"
-        )
-    return document
-
-
-def _answers(document: list[Any], source: str) -> Iterator[tuple[Any, Any, Any, str]]:
-    """(node, its name, label, place) of every answer in a Label Studio export."""
-    for position, task in enumerate(document, start=1):
-        place = f"task {position}"
-        try:
-            if "data" not in task:  # JSON-MIN has all fields on one level
-                yield task["node"], task.get("name"), _single(task.get(CONTROL)), place
-                continue
-            for annotation in task.get("annotations") or []:
-                if annotation.get("was_cancelled"):
-                    continue
-                for result in annotation["result"]:
-                    if result.get("type") == "choices":
-                        about, choices = task["data"], result["value"]["choices"]
-                        yield about["node"], about.get("name"), _single(choices), place
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"{source}, {place}: expected a Label Studio task with a node and at most one choice, got other "
-                f"content ({type(error).__name__}: {listing([error])}); export it as JSON or JSON-MIN"
-            ) from None
-
-
-def _single(choices: Any) -> Any:
-    """The single choice, in any of the export's forms; None if there is none."""
-    if isinstance(choices, dict):
-        choices = choices.get("choices")
-    if isinstance(choices, list):
-        if len(choices) > 1:
-            raise ValueError(f"{len(choices)} choices")
-        return choices[0] if choices else None
-    return choices

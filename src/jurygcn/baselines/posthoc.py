@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -13,11 +14,13 @@ from torch_geometric.data import Data
 from jurygcn.ambient import plain_torch
 from jurygcn.baselines.classifier import Fitted, all_nodes, check_labels, check_validation, logits_of, softmax_scores
 from jurygcn.baselines.dirichlet import split_entropy
+from jurygcn.baselines.gebm import gebm_energy
 from jurygcn.baselines.gnnsafe import propagated_energy
 from jurygcn.baselines.networks import GCNClassifier
 from jurygcn.baselines.sampling import dropout_samples
 from jurygcn.checks import all_finite
 from jurygcn.errors import ModelError, SettingError
+from jurygcn.models import GCN
 from jurygcn.models.receptive_field import ReceptiveField
 
 
@@ -100,7 +103,7 @@ def best_temperature(logits: Tensor, y: Tensor, *, steps: int = 100) -> float:
 
 @dataclass(frozen=True)
 class Energy:
-    r"""The GCN with the energy score :math:`-\ln \sum_c e^{z_c}`, and GNNSafe's average of it over neighbours.
+    r"""The GCN with the energy score :math:`-\ln \sum_c e^{z_c}`, GNNSafe's average of it over neighbours, and GEBM's.
 
     It does not use validation nodes.
     """
@@ -110,12 +113,29 @@ class Energy:
     @plain_torch()
     def fit(self, data: Data, train_nodes: Tensor, *, val_nodes: Tensor | None = None, seed: int = 0) -> Fitted:  # noqa: ARG002
         """Train the GCN."""
-        model, _ = self.network.train(data, train_nodes, seed=seed)
-        logits = logits_of(model, data)
-        probabilities = torch.softmax(logits, dim=1)
-        energy = -logits.logsumexp(dim=1)
-        scores = {"energy": energy, "gnnsafe": propagated_energy(energy, data.edge_index.to(energy.device))}
-        return Fitted(probabilities, {**scores, **softmax_scores(probabilities)}, model)
+        nodes = check_labels(data, train_nodes)
+        model, _ = self.network.train(data, nodes, seed=seed)
+        probabilities = torch.softmax(logits_of(model, data), dim=1)
+        return Fitted(probabilities, {**energies(model, data, nodes), **softmax_scores(probabilities)}, model)
+
+
+@torch.no_grad()
+def energies(model: GCN, data: Data, nodes: Tensor) -> dict[str, Tensor]:
+    """The energies of a trained GCN at all nodes, (N,) each: its own, GNNSafe's and GEBM's."""
+    edges, alone = data.edge_index.cpu(), copy(data)
+    alone.edge_index, alone.edge_weight = data.edge_index[:, :0], None
+    outputs, apart = (_last_layers(model, graph) for graph in (data, alone))
+    energy = -outputs[1].logsumexp(dim=1)
+    distant = gebm_energy(outputs, apart, nodes, data.y[nodes].cpu(), edges)
+    return {"energy": energy, "gnnsafe": propagated_energy(energy, edges), "gebm": distant}
+
+
+def _last_layers(model: GCN, data: Data) -> tuple[Tensor, Tensor]:
+    """The last hidden layer and the logits of all nodes, (N, h) and (N, C), on the CPU."""
+    model.eval()
+    reached = ReceptiveField.of(model, data, all_nodes(data))
+    *_, hidden, logits = reached.pre_activations(list(model.weights))
+    return reached.sigma(hidden).cpu(), logits.cpu()
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,14 @@ COMMANDS = {
     "quantify": "Train or load a GCN, and quantify the uncertainty of each of its predictions.",
     "doctor": "Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.",
     "why": "Say what drives the prediction of a node: labels, edges, neighbours and features, each taken away.",
+    "select": "Choose among settings of a GCN by left-out labels, without a validation set.",
+    "labels": "Find labels that are probably wrong.",
     "report": "Write the results in a folder as one HTML page with tables and charts. It works offline.",
     "evaluate": "Compare the jury with other methods on the same splits of a labelled graph.",
     "reproduce": "Regenerate the paper's tables and figures, with the paper's numbers for comparison.",
     "active": "Choose the next nodes to label, and add the answers.",
+    "label": "Label a graph in the browser. The jury chooses the nodes while people work.",
+    "label-studio": "Serve predictions and the choice of the next tasks to Label Studio.",
     "data": "List, inspect and download graphs.",
 }
 

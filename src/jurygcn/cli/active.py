@@ -29,7 +29,6 @@ from jurygcn.active import (
 from jurygcn.active.labels import merged, read_labels, read_origins, with_classes, write_labels
 from jurygcn.active.oracle import Oracle
 from jurygcn.active.tasks import (
-    as_json_text,
     label_studio_config,
     label_studio_tasks,
     read_answer_origins,
@@ -43,6 +42,7 @@ from jurygcn.cli.reporting import print_json, shown, visible
 from jurygcn.cli.trained_model import load_graph
 from jurygcn.errors import SettingError
 from jurygcn.io.files import changing, replacing
+from jurygcn.io.label_studio import as_json_text
 from jurygcn.progress import progress_bar
 
 app = typer.Typer(help="Choose the next nodes to label, and add the answers.", no_args_is_help=True)

@@ -145,13 +145,25 @@ def present(
     for line in notes:
         if line is not None:
             console.print(line, style="dim", markup=False, highlight=False)
-    console.print(facts_table(summary(judgement, run["test"]), title=f"Verdict on {session.data.name}"))
+    console.print(
+        facts_table(summary(judgement, run["test"], run["left_out"]), title=f"Verdict on {session.data.name}")
+    )
     if report is not None:
         console.print(facts_table(report_facts(report), title="Doctor's report"))
     say_written(console, files)
 
 
-def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
+def left_out_rows(found: dict[str, Any]) -> dict[str, str]:
+    """What left-out labels say, as rows of a table."""
+    heat = found["temperature"]
+    facts = {"expected accuracy": found["words"]}
+    if heat is not None:
+        which = "overconfident" if heat > 1 else "underconfident"
+        facts["calibration"] = f"{which}: divide the logits by {heat:.2f}, see jury.calibrate()"
+    return facts | {"labels to check": found["suspicious_words"]}
+
+
+def summary(judgement: Judgement, test: dict[str, Any], left_out: dict[str, Any] | None = None) -> dict[str, str]:
     """Settings and test results as rows of a table."""
     jurors, verdict = judgement.jury.jurors, judgement.verdict
     steps = "none" if verdict.diffusion == 0 else f"{verdict.diffusion} step" + "s" * (verdict.diffusion > 1)
@@ -166,6 +178,8 @@ def summary(judgement: Judgement, test: dict[str, Any]) -> dict[str, str]:
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps
     if verdict.advice is not None:
         facts["advice"] = verdict.advice.words
+    if left_out is not None:
+        facts |= left_out_rows(left_out)
     facts |= score_facts(test)
     if test["nodes"]:
         facts["label sets"] = (

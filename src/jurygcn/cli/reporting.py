@@ -73,12 +73,13 @@ class Commands(TyperGroup):
 
 def load(name: str) -> Any:
     """The command or group of a module of this package, with all its options."""
-    module = import_module(f"jurygcn.cli.{name}")
+    function = name.replace("-", "_")
+    module = import_module(f"jurygcn.cli.{function}")
     whole = typer.Typer(rich_markup_mode=MARKUP)
     if hasattr(module, "app"):
         whole.add_typer(module.app, name=name)
     else:
-        whole.command(name)(getattr(module, name))
+        whole.command(name)(getattr(module, function))
     return typer.main.get_group(whole).commands[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from jurygcn.allocator import keep_freed_memory
 from jurygcn.cli.tables import SET_ALPHA
 from jurygcn.cli.trained_model import Session, stopwatch
+from jurygcn.errors import JuryError
 from jurygcn.evaluation import accuracy, error_auroc, mean_set_size, micro_f1, set_coverage
 from jurygcn.jury import Jury
 from jurygcn.leave_one_out.retraining import Retraining
@@ -69,7 +70,30 @@ class Judgement:
                 "claim_reasons": list(claim.reasons),
             },
             "test": self.test_scores(),
+            "left_out": left_out_facts(self.jury),
         }
+
+
+def left_out_facts(jury: Jury) -> dict[str, Any] | None:
+    """What left-out labels say, as plain values; None where the jurors for it cannot be found."""
+    try:
+        expected, calibrated, errors = jury.expected_accuracy(), jury.calibrate().calibration, jury.label_errors()
+    except JuryError:
+        return None
+    return {
+        "labels": expected.n,
+        "accuracy": expected.accuracy,
+        "interval": list(expected.interval),
+        "level": expected.level,
+        "log_loss": expected.log_loss,
+        "promised": expected.promised,
+        "words": expected.words,
+        "temperature": None if calibrated is None else calibrated.temperature,
+        "noise": errors.noise,
+        "false_discoveries": errors.false_discoveries,
+        "suspicious": errors.flagged.tolist(),
+        "suspicious_words": errors.words,
+    }
 
 
 def judge(

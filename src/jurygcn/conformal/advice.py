@@ -1,7 +1,8 @@
 r"""Advice: the model's jurors vote together with the panel's.
 
 Juror i of the stacked jury is the model's juror i and every regression of the panel without label i, with the weights
-that the other labels choose. Its probabilities are
+that the other labels choose from predictions without i (of the model's jurors: from theirs, which know i). Its
+probabilities are
 
 .. math::
     \tilde\pi_{-i}(u) \propto \exp\Big(\beta^0_{-i} \log \pi_{-i}(u)
@@ -30,19 +31,35 @@ from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.stacking import stack_classes, stack_values
 
 MODEL = "the model's jurors"
+BLOCK = 200_000  # numbers of a block of stacked votes: the passes over it stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Adviser:
-    """A regression with a positive weight, at all nodes.
+    """A regression with a positive weight, at all nodes: h_u = offset + columns_u coefficients.
 
-    Shapes: features (N, D), shared by the regressions on one view; hat (D, n), answers (N, C), errors (n, C).
+    Shapes: columns (N, l), shared by the regressions on one view; coefficients (l, n), offset (n,), answers (N, C),
+    errors (n, C).
     """
 
-    features: Tensor
-    hat: Tensor
+    columns: Tensor
+    coefficients: Tensor
+    offset: Tensor
     answers: Tensor
     errors: Tensor
+
+    def add_to(self, total: Tensor, jurors: Tensor, weight: Tensor, rows: slice) -> None:
+        """Add the weighted predictions of some jurors at some nodes to ``total``, (r, C, b)."""
+        voting = weight.nonzero().squeeze(1)
+        if 2 * len(voting) < len(weight):  # few jurors ask this adviser
+            some = total.new_zeros(*total.shape[:2], len(voting))
+            if len(voting):
+                self.add_to(some, jurors[voting], weight[voting], rows)
+                total.index_add_(2, voting, some)
+            return
+        hat = torch.addmm(self.offset[jurors], self.columns[rows], self.coefficients[:, jurors])
+        total.addcmul_(self.answers[rows].unsqueeze(2), weight)
+        total.addcmul_(hat.unsqueeze(1), (self.errors[jurors] * weight[:, None]).T, value=-1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +98,9 @@ class Advice:
 
     def at(self, nodes: Tensor) -> Advice:
         """The advice at these nodes only, for votes on them."""
-        shared = {id(adviser.features): adviser.features for adviser in self.advisers}
-        rows = {key: features[nodes] for key, features in shared.items()}
-        kept = [replace(a, features=rows[id(a.features)], answers=a.answers[nodes]) for a in self.advisers]
+        shared = {id(adviser.columns): adviser.columns for adviser in self.advisers}
+        rows = {key: columns[nodes] for key, columns in shared.items()}
+        kept = [replace(a, columns=rows[id(a.columns)], answers=a.answers[nodes]) for a in self.advisers]
         return replace(self, advisers=kept)
 
     def outputs(self, model: Tensor) -> Tensor:
@@ -95,13 +112,15 @@ class Advice:
 
     def votes(self, model: Tensor, jurors: Tensor) -> Tensor:
         """The stacked votes of some jurors, from those of the model's jurors, (m, C, b) -> (m, C, b)."""
-        weights = self.left_out[:, jurors]
-        total = self._scale(model) * weights[0]
-        for weight, adviser in zip(weights[1:], self.advisers):
-            hat = adviser.features @ adviser.hat[:, jurors]  # (m, b)
-            total.addcmul_(adviser.answers.unsqueeze(2), weight)
-            total.addcmul_(hat.unsqueeze(1), (adviser.errors[jurors] * weight[:, None]).T, value=-1.0)
-        return torch.softmax(total, dim=1) if self.classify else total
+        weights, stacked = self.left_out[:, jurors], torch.empty_like(model)
+        rows = max(1, BLOCK // max(1, model.shape[1] * len(jurors)))
+        for start in range(0, len(model), rows):
+            here = slice(start, start + rows)
+            total = self._scale(model[here]) * weights[0]
+            for weight, adviser in zip(weights[1:], self.advisers):
+                adviser.add_to(total, jurors, weight, here)
+            stacked[here] = torch.softmax(total, dim=1) if self.classify else total
+        return stacked
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -133,14 +152,24 @@ class PortableAdvice:
 
 
 def own_predictions(
-    engine: Engine, steps: Tensor, nodes: Tensor, *, diffusion: int | str, memory: str
+    engine: Engine,
+    steps: Tensor,
+    nodes: Tensor,
+    *,
+    diffusion: int | str,
+    memory: str,
+    everywhere: LeaveOneOutPredictions | None = None,
 ) -> dict[int, Tensor]:
-    """Predictions of the model's jurors at their own nodes, (n, C), by number of averages over neighbourhoods."""
+    """Predictions of the model's jurors at their own nodes, (n, C), by number of averages over neighbourhoods.
+
+    ``everywhere`` are the jurors' predictions at all nodes, where they are computed anyway.
+    """
     base, where = nodes.unique(return_inverse=True)
     smoothing = NeighbourAverages(engine.data, base, diffusion)
     found: dict[int, list[Tensor]] = {k: [] for k in smoothing.candidates}
-    for jurors, votes in LeaveOneOutPredictions(engine, steps, smoothing.reach, memory=memory):
-        for k, smooth in smoothing(votes).items():
+    votes_there = everywhere or LeaveOneOutPredictions(engine, steps, smoothing.reach, memory=memory)
+    for jurors, votes in votes_there:
+        for k, smooth in smoothing(votes if everywhere is None else votes[smoothing.reach]).items():
             if k in found:
                 found[k].append(smooth[where[jurors], :, torch.arange(len(jurors))])
     return {k: torch.cat(parts) for k, parts in found.items()}
@@ -151,7 +180,8 @@ def panel_of(engine: Engine) -> Panel:
     targets = engine.targets.cpu()
     if not targets.is_floating_point():
         targets = functional.one_hot(targets, engine.num_outputs).double() - 1.0 / engine.num_outputs
-    return Panel(engine.data, engine.train_nodes, targets)
+    dtype = torch.float64 if engine.source_dtype == torch.float64 else torch.float32
+    return Panel(engine.data, engine.train_nodes, targets, dtype=dtype)
 
 
 def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, Tensor]) -> Advice:
@@ -166,12 +196,15 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
     targets = engine.targets[positions].cpu()
     classify = not targets.is_floating_point()
     best, answers = 0, [member.own[positions] for member in panel.members]  # none if no view distinguishes nodes
+    mine = {k: votes.double().cpu() for k, votes in own.items()}
     if classify:
-        logs = {k: votes.double().cpu().clamp_min(FLOOR).log() for k, votes in own.items()}
-        best = max(logs, key=lambda k: float(logs[k].gather(1, targets[:, None]).mean()))
-        found = stack_classes(torch.stack([logs[best], *answers]), targets)
-    else:
-        found = stack_values(torch.stack([own[0].double().cpu(), *answers]), targets.double())
+        mine = {k: votes.clamp_min(FLOOR).log() for k, votes in mine.items()}
+        best = max(mine, key=lambda k: float(mine[k].gather(1, targets[:, None]).mean()))
+    predictions = torch.stack([mine[best], *answers])
+    pairs = panel.pairs(positions, predictions[:1])  # the model has no jurors without two labels
+    found = (
+        stack_classes(predictions, targets, pairs) if classify else stack_values(predictions, targets.double(), pairs)
+    )
     chosen = [k for k in range(len(panel.members)) if float(found.left_out[k + 1].amax()) > 0]
     kept = [0, *(k + 1 for k in chosen)]
     dtype = engine.source_dtype
@@ -189,13 +222,15 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
 
 
 def _advisers(panel: Panel, chosen: list[int], positions: Tensor, dtype: torch.dtype) -> list[Adviser]:
-    features: dict[int, Tensor] = {}
+    columns: dict[int, Tensor] = {}
     made = []
     for member in (panel.members[k] for k in chosen):
-        key = id(member.design)
-        if key not in features:
-            features[key] = panel.features(member.design).to(dtype)
-        hat = member.design.hat(member.ridge)
-        answers = features[key] @ (hat @ panel.targets).to(dtype)
-        made.append(Adviser(features[key], hat[:, positions].to(dtype), answers, member.errors[positions].to(dtype)))
+        design = member.design
+        if id(design) not in columns:
+            columns[id(design)] = panel.columns(design).to(dtype)
+        here = columns[id(design)]
+        coefficients, offset = design.coefficients(member.ridge)
+        answers = torch.addmm((offset @ panel.targets).to(dtype), here, (coefficients @ panel.targets).to(dtype))
+        mine = coefficients[:, positions].to(dtype), offset[positions].to(dtype)
+        made.append(Adviser(here, *mine, answers, member.errors[positions].to(dtype)))
     return made

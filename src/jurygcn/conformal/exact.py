@@ -15,19 +15,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from jurygcn.conformal.advice import Advice
+from jurygcn.conformal.advice import Advice, own_predictions, take_advice
 from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.averaging import NeighbourAverages, take
 from jurygcn.conformal.counts import Counts
-from jurygcn.conformal.predictions import LeaveOneOutPredictions
+from jurygcn.conformal.predictions import LeaveOneOutPredictions, parse_memory
 from jurygcn.conformal.resuming import CountsFile
 from jurygcn.engine import PortableEngine
 from jurygcn.engine.portable import as_arrays, as_tensors
+from jurygcn.leave_one_out.panel import Panel
 from jurygcn.parallel import map_batches
 
 # Every chunk sends its counts back, so chunks should be long. But other workers wait for a long chunk at the end, and
 # more work is lost if its worker dies.
 CHUNKS_PER_WORKER, LONGEST_CHUNK = 4, 64
+# Up to this many bytes, and this share of the memory, votes are kept after the weights of the advice are chosen.
+KEPT_BYTES, KEPT_SHARE = 64e6, 0.25
 
 
 class ExactCounter:
@@ -37,9 +40,19 @@ class ExactCounter:
         outputs: the trained model's predictions at the queried nodes, (m, C).
         averages: the candidate numbers of averages over neighbourhoods.
         advice: the advice that jurors take before labels are scored, if any.
+
+    ``everywhere`` are the votes on all nodes, if they were computed before.
     """
 
-    def __init__(self, asked: Asked, steps: Tensor, *, memory: str, advice: Advice | None = None) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        steps: Tensor,
+        *,
+        memory: str,
+        advice: Advice | None = None,
+        everywhere: LeaveOneOutPredictions | None = None,
+    ) -> None:
         self.asked, self.memory, self.advice = asked, memory, advice
         engine = asked.engine
         # The nodes that are voted on, and the positions of the queried nodes (None: all) and of the jurors' own nodes.
@@ -51,7 +64,7 @@ class ExactCounter:
         diffusion = asked.question.diffusion if advice is None else advice.diffusion
         self.smoothing = NeighbourAverages(engine.data, base, diffusion if asked.classify else 0)
         self.averages = self.smoothing.candidates
-        self.predictions = LeaveOneOutPredictions(engine, steps, self.smoothing.reach, memory=memory)
+        self.predictions = everywhere or LeaveOneOutPredictions(engine, steps, self.smoothing.reach, memory=memory)
         self._model = self.smoothing(self.predictions.of_parameters(engine.theta[None]))
         self.outputs = take(self._model[0], self.at_asked)[:, :, 0]
         self._advice_here = None if advice is None else advice if asked.everything else advice.at(base)
@@ -97,11 +110,11 @@ class ExactCounter:
 
     def chunks(self, workers: int = 1, *, start: int = 0) -> list[Tensor]:
         """The jurors from ``start`` on, divided into chunks for this many workers; a single worker counts batches."""
+        if workers == 1:
+            return self.predictions.batches(start=start)
         jurors, batch = torch.arange(start, self.asked.num_jurors), self.predictions.batch_size
         share = min(LONGEST_CHUNK, ceil(len(jurors) / (CHUNKS_PER_WORKER * workers)))
-        even = ceil(len(jurors) / max(1, ceil(len(jurors) / batch)))  # batches of equal size
-        size = even if workers == 1 else share if share <= batch else batch * ceil(share / batch)
-        return list(jurors.split(size)) if len(jurors) else []
+        return list(jurors.split(share if share <= batch else batch * ceil(share / batch))) if len(jurors) else []
 
     @torch.no_grad()
     def count(self, jurors: Tensor) -> Counts:
@@ -143,6 +156,24 @@ class ExactCounter:
     def portable(self) -> PortableCounter:
         """A picklable copy, for another process."""
         return PortableCounter(self)
+
+
+def advised_counter(
+    asked: Asked, steps: Tensor, panel: Panel, *, memory: str, known: dict[int | str, Advice], here: bool
+) -> ExactCounter:
+    """A counter whose jurors take advice; the weights are chosen once for each number of averages, in ``known``.
+
+    If all nodes are queried, votes are counted in this process (``here``) and there are few, they are computed once.
+    """
+    engine, diffusion = asked.engine, asked.question.diffusion if asked.classify else 0
+    everywhere = None
+    if diffusion not in known:
+        size = len(asked.nodes) * engine.num_outputs * len(steps) * engine.source_dtype.itemsize
+        if asked.everything and here and size < min(KEPT_BYTES, KEPT_SHARE * parse_memory(memory)):
+            everywhere = LeaveOneOutPredictions(engine, steps, asked.nodes, memory=memory, keep=True)
+        own = own_predictions(engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory, everywhere=everywhere)
+        known[diffusion] = take_advice(engine, panel, asked.positions, own)
+    return ExactCounter(asked, steps, memory=memory, advice=known[diffusion], everywhere=everywhere)
 
 
 class PortableCounter:

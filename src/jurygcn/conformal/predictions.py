@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -24,25 +25,40 @@ class LeaveOneOutPredictions:
 
     Float32 models vote in float32, float64 models in float64. The paper's GCN votes on the nodes' receptive
     field, all jurors of a batch in one dense and one sparse product per layer; any other model through ``vmap``.
+    With ``keep``, batches are kept for the next pass over them.
 
     Shapes: steps (n, P); a batch yields (positions (b,), predictions (m, C, b)).
     """
 
-    def __init__(self, engine: Engine, steps: Tensor, nodes: Tensor, *, memory: str = "1GB") -> None:
+    def __init__(
+        self, engine: Engine, steps: Tensor, nodes: Tensor, *, memory: str = "1GB", keep: bool = False
+    ) -> None:
         self.engine, self.nodes = engine, nodes
         self.dtype = engine.source_dtype
         self.steps = steps.to(self.dtype)
         self.theta = engine.theta.to(self.dtype)
         self.predictor = engine.predictor(nodes, self.dtype)
         self.batch_size = self._batch_size(parse_memory(memory))
+        self._kept: dict[int, Tensor] | None = {} if keep else None
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for positions in torch.arange(len(self.steps)).split(self.batch_size):
+        for positions in self.batches():
             yield positions, self.of(positions)
+
+    def batches(self, *, start: int = 0) -> list[Tensor]:
+        """The jurors from ``start`` on, in batches of about equal size."""
+        left = torch.arange(start, len(self.steps))
+        return list(left.split(ceil(len(left) / ceil(len(left) / self.batch_size)))) if len(left) else []
 
     def of(self, jurors: Tensor) -> Tensor:
         """Predictions of some consecutive jurors (positions), (m, C, b)."""
-        return self.of_parameters(self.theta + self.steps[int(jurors[0]) : int(jurors[-1]) + 1])
+        first, last = int(jurors[0]), int(jurors[-1])
+        if self._kept is not None and first in self._kept and self._kept[first].shape[2] == len(jurors):
+            return self._kept[first]
+        votes = self.of_parameters(self.theta + self.steps[first : last + 1])
+        if self._kept is not None:
+            self._kept[first] = votes
+        return votes
 
     @torch.no_grad()
     def of_parameters(self, thetas: Tensor) -> Tensor:

@@ -72,6 +72,24 @@ def read_folder(folder: Path) -> Data:
     return data
 
 
+def read_texts(folder: Path) -> dict[str, list[str]]:
+    """The columns of text of nodes.csv, as they are written. `read_folder` makes features of some and drops others."""
+    rows = read_rows(folder / NODES, largest=None)
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    kept: dict[int, list[str]] = {}
+    for number, (_, row) in enumerate(rows):
+        if not number:
+            words = [k for k, cell in enumerate(row) if not _is_number(cell.strip())]
+            kept = {k: [] for k in words if k < len(header) and header[k] not in ("id", "label", "target")}
+        for column, cells in kept.items():
+            cells.append(row[column].strip() if column < len(row) else "")
+    return {header[column]: cells for column, cells in kept.items()}
+
+
+def _is_number(cell: str) -> bool:
+    return bool(np.isfinite(pd.to_numeric(cell, errors="coerce")))
+
+
 def _read_table(path: Path, text: tuple[str, ...], *, numbers: bool) -> Table:
     """The columns called ``text`` as they are written, and with ``numbers`` all others as numbers.
 

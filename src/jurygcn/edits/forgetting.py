@@ -69,11 +69,19 @@ def forget(
     jury: Jury,
     nodes: Tensor | Sequence[int],
     *,
-    steps: int,
-    certify: Retraining | bool,
-    sample: Tensor | Sequence[int] | None,
+    steps: int = 1,
+    certify: Retraining | bool = False,
+    sample: Tensor | Sequence[int] | None = None,
 ) -> Forgotten:
-    """Unlearn nodes: their features, edges and labels; see ``Jury.forget``."""
+    """Unlearn nodes: their features, edges and labels.
+
+    Args:
+        jury: a jury of the model.
+        nodes: the nodes to unlearn.
+        steps: the number of Newton steps.
+        certify: retrain a model without the nodes, as the jury's ``retraining`` or this one says, and compare.
+        sample: the nodes to compare predictions at; all that stay by default.
+    """
     gone = check_nodes(nodes, jury.data, what="nodes")
     result = what_if(jury, None, edit_of(jury.engine, remove_nodes=gone), steps=steps)
     certificate = None

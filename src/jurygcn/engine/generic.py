@@ -91,6 +91,11 @@ class GenericEngine:
             )
         self.num_outputs = self.check()
 
+    @property
+    def usual_decay(self) -> str:
+        """Most models stop early or have dropout, so their effective weight decay is not the stated one."""
+        return "effective"
+
     def on(self, terms: Tensor) -> GenericEngine:
         """The same objective over some of the training nodes (positions in ``train_nodes``)."""
         part = copy.copy(self)

@@ -80,6 +80,10 @@ class Engine(Protocol):
     masks: int | None
 
     @property
+    def usual_decay(self) -> str:
+        """Which weight decay fits models of this kind as they are usually trained: "effective" or "stated"."""
+
+    @property
     def num_train(self) -> int:
         """n."""
 

@@ -18,12 +18,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.graph.similarity import Located, Similarities, View
+from jurygcn.leave_one_out.stacking import Pairs
 
-RIDGES = (0.03, 0.3, 3.0)  # penalties, for rows of a mean length of 1
+RIDGES = (0.03, 0.3)  # penalties, for rows of a mean length of 1
 INTERCEPT = 1.0  # the value of the constant feature that every view gets
 # Above this many labels a view is spanned by the similarities with so many labelled nodes, drawn at random.
 MOST_LANDMARKS = 512
-RANK = 1e-8  # directions with eigenvalues below this share of the largest are left out: rounding would decide them
+# Directions with eigenvalues below this share of the largest are left out: rounding would decide them.
+RANK = {torch.float32: 1e-6, torch.float64: 1e-8}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +44,10 @@ class Design:
     @classmethod
     def of(cls, view: View, among: Tensor, rows: Tensor | None) -> Design:
         """From the similarities among landmarks, (l, l), and of labelled nodes with them, (n, l) (None: the same)."""
-        values, vectors = torch.linalg.eigh(among)
-        kept = values > RANK * values[-1].clamp_min(1e-300)
+        values, vectors = torch.linalg.eigh(among.double())
+        kept = values > RANK[among.dtype] * values[-1].clamp_min(1e-300)
         basis = vectors[:, kept] / values[kept].sqrt()
-        labelled = with_constant((among if rows is None else rows) @ basis)
+        labelled = with_constant((among if rows is None else rows).double() @ basis)
         U, s, Vh = torch.linalg.svd(labelled, full_matrices=False)
         return cls(view, basis, U, s, Vh.T)
 
@@ -56,9 +58,15 @@ class Design:
         errors = residual / (1.0 - self.U.square() @ kept)[:, None]
         return errors, targets - errors
 
-    def hat(self, ridge: float) -> Tensor:
-        """The matrix that turns a node's features into its h_u, (D, n)."""
-        return self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)
+    def among(self, ridge: float, positions: Tensor) -> Tensor:
+        """The h of some labels in each other's predictions, (n', n')."""
+        kept = self.s.square() / (self.s.square() + ridge)
+        return (self.U[positions] * kept) @ self.U[positions].T
+
+    def coefficients(self, ridge: float) -> tuple[Tensor, Tensor]:
+        """What turns a node's similarities with the landmarks into its h_u: a matrix, (l, n), and an offset, (n,)."""
+        hat = self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)  # (D, n)
+        return self.basis @ hat[:-1], INTERCEPT**0.5 * hat[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +90,15 @@ class Member:
 class Panel:
     """All regressions of the labels of ``nodes``, with their exact leave-one-out predictions.
 
+    Similarities are computed in the precision ``dtype``, the regressions in float64.
+
     Shapes: nodes (n,), targets (n, C).
     """
 
-    def __init__(self, data: Data, nodes: Tensor, targets: Tensor) -> None:
+    def __init__(self, data: Data, nodes: Tensor, targets: Tensor, *, dtype: torch.dtype = torch.float64) -> None:
         self.targets = targets.double().cpu()
         similarities, count = Similarities.of(data), len(nodes)
-        self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes))
+        self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes), dtype)
         self.members = [
             Member(design, ridge, *design.left_out(self.targets, ridge))
             for design in (self._design(view, nodes) for view in similarities.views)
@@ -100,9 +110,33 @@ class Panel:
         rows = self._located.columns(view)[nodes.cpu()] if many else None
         return Design.of(view, self._located.gram(view), rows)
 
-    def features(self, design: Design) -> Tensor:
-        """The features of all nodes in the regressions on one view, (N, D)."""
-        return with_constant(self._located.columns(design.view) @ design.basis)
+    def pairs(self, positions: Tensor, shared: Tensor) -> Pairs:
+        r"""Predictions without two of some labels, after learners ``shared`` that leave out one.
+
+        .. math:: f_{-ij}(j) = y_j - \frac{(1 - h_{ii}) r_j + h_{ij} r_i}{(1 - h_{ii})(1 - h_{jj}) - h_{ij}^2}
+
+        with the residuals r of the regressions on all labels. For i = j they are the predictions without label j.
+
+        Shapes: positions (n',), shared (s, n', C).
+        """
+        n, targets = len(positions), self.targets[positions]
+        h = torch.empty(len(self.members), n, n, dtype=torch.float64)
+        for k, member in enumerate(self.members):
+            h[k] = member.design.among(member.ridge, positions)
+        free = 1.0 - h.diagonal(dim1=1, dim2=2)  # (k, n)
+        residuals = free.unsqueeze(2) * (targets - self._own(positions))
+        h.diagonal(dim1=1, dim2=2).zero_()
+        apart = free.unsqueeze(2) * free.unsqueeze(1) - h.square()
+        return Pairs(shared, targets, residuals, free.unsqueeze(2) / apart, h / apart)
+
+    def _own(self, positions: Tensor) -> Tensor:
+        """All members' predictions of some labels without them, (k, n', C)."""
+        found = [member.own[positions] for member in self.members]
+        return torch.stack(found) if found else self.targets.new_empty(0, len(positions), self.targets.shape[1])
+
+    def columns(self, design: Design) -> Tensor:
+        """Similarities of all nodes with the landmarks in one view, (N, l), in the precision of the similarities."""
+        return self._located.columns(design.view)
 
 
 def with_constant(features: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ where :math:`d_k` is the spread of the learner's predictions, so the price of a 
 scale. The problem is convex. The size of the weights is the temperature. Regression: :math:`f = \sum_k \beta_k f_k`
 with weights that add to 1, by least squares.
 
-Each label is also left out of the choice of weights: juror i votes with the weights that the other labels choose.
+Each label is also left out of the choice of weights: juror i votes with the weights that the other labels choose, from
+predictions of each of them without both. So the weights of juror i do not depend on label i at all.
 """
 
 from __future__ import annotations
@@ -23,8 +24,47 @@ from torch.nn import functional
 
 PRICE = 3.0  # tau: the loss of log-probability, in nats, that a unit of weight times spread has to save
 NEGLIGIBLE = 1e-6  # weights times spread below this are 0
-SUM_TO_ONE = 1e4  # the weight of the equation "the weights add to 1", relative to the errors
-SWEEPS, CLOSE = 20, 1e-6  # most Newton steps for the weights without one label, and a step that ends them
+SUM_TO_ONE = 1e4  # the weight of the equation "the weights add to 1", relative to the errors of all labels
+SWEEPS, CLOSE = 20, 1e-7  # most Newton steps for the weights without one label, and a gain in nats that ends them
+ROUNDS, HELPFUL = 5, 0.1 * PRICE  # most additions of learners, and the slope at which one is added
+# Above this many labels one Newton step is taken, from predictions without one label: a single label matters little.
+MOST_PAIRS = 256
+NUMBERS = 2_000_000  # most predictions of pairs in memory at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    r"""Predictions of label j without labels i and j by k learners, after ``shared`` learners that leave out only j.
+
+    .. math:: f_{-ij}(j) = y_j - a_{ij} r_j - b_{ij} r_i
+
+    Shapes: shared (s, n, C), targets (n, C), residuals r (k, n, C), near a and far b (k, n, n) with rows i.
+    """
+
+    shared: Tensor
+    targets: Tensor
+    residuals: Tensor
+    near: Tensor
+    far: Tensor
+
+    def predictions(self, learners: list[int], jurors: Tensor) -> Tensor:
+        """Predictions of these learners for these i, (b, learners, n, C)."""
+        s, made = len(self.shared), []
+        for k in learners:
+            if k < s:
+                made.append(self.shared[k].expand(len(jurors), -1, -1))
+                continue
+            r, near, far = self.residuals[k - s], self.near[k - s, jurors], self.far[k - s, jurors]
+            made.append(self.targets - near.unsqueeze(2) * r - far.unsqueeze(2) * r[jurors].unsqueeze(1))
+        return torch.stack(made, dim=1)
+
+    def sums(self, weights: Tensor, jurors: Tensor) -> Tensor:
+        """Sums of all learners' predictions with these weights, for these i, (b, n, C) -> (s + k, b)."""
+        shared = torch.einsum("bjc,sjc->sb", weights, self.shared)
+        known = torch.einsum("bjc,jc->b", weights, self.targets)
+        near = torch.einsum("bjc,kjc->kbj", weights, self.residuals)
+        far = torch.einsum("bjc,kbc->kbj", weights, self.residuals[:, jurors])
+        return torch.cat([shared, known - (self.near[:, jurors] * near + self.far[:, jurors] * far).sum(dim=2)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +80,26 @@ class Stack:
     shares: Tensor = field(repr=False)
 
 
-def stack_classes(own: Tensor, labels: Tensor) -> Stack:
+def stack_classes(own: Tensor, labels: Tensor, pairs: Pairs) -> Stack:
     """Weights for classes.
 
-    Shapes: own (K, n, C) log-probabilities, or other scores, of each left-out node; labels (n,).
+    Args:
+        own: log-probabilities, or other scores, of each left-out node.
+        labels: the classes of these nodes.
+        pairs: the same predictions without two labels.
+
+    Shapes: own (K, n, C); labels (n,).
     """
     z = (own - own.mean(dim=2, keepdim=True)).double()
     spread = z.square().mean(dim=(1, 2)).sqrt().clamp_min(1e-12)
     z = z / spread[:, None, None]
     weights = _minimise(z, labels)
-    chosen = weights > 0
-    left_out = torch.zeros(len(z), len(labels), dtype=torch.float64)
-    if bool(chosen.any()):
-        left_out[chosen] = _without_each(z[chosen], labels, weights[chosen])
+
+    if len(labels) > MOST_PAIRS:
+        left_out = _one_step(z, labels, weights)
+    else:
+        blocks = torch.arange(len(labels)).split(max(1, NUMBERS // z.numel()))  # as if all learners had weights
+        left_out = torch.cat([_without_each(pairs, labels, weights, spread, some) for some in blocks], dim=1)
     return Stack(weights / spread, left_out / spread[:, None], weights / weights.sum().clamp_min(1e-300))
 
 
@@ -82,29 +129,70 @@ def _minimise(z: Tensor, labels: Tensor) -> Tensor:
     return torch.where(weights > NEGLIGIBLE, weights, 0.0)
 
 
-def _without_each(z: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The weights without each label, among learners with positive weights: damped Newton steps for all labels at once.
+def _one_step(z: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The weights without each label, to first order, (K, n, C) -> (K, n); learners without weight stay so."""
+    chosen, truth = weights > 0, functional.one_hot(labels, z.shape[2]).to(z.dtype)
+    left_out = weights[:, None].repeat(1, len(labels))
+    if bool(chosen.any()):
+        z = z[chosen]
+        p = torch.softmax(torch.einsum("k,kjc->jc", weights[chosen], z), dim=1)
+        slopes = torch.einsum("jc,kjc->jk", p - truth, z)
+        mean = torch.einsum("jc,kjc->jk", p, z)
+        curvature = torch.einsum("jc,kjc,ljc->jkl", p, z, z) - mean[:, :, None] * mean[:, None]
+        total = curvature.sum(dim=0)
+        others = total - curvature + 1e-9 * total.diagonal().amax() * torch.eye(len(z), dtype=z.dtype)
+        left_out[chosen] = (weights[chosen] + torch.linalg.solve(others, slopes)).clamp_min(0.0).T
+    return left_out
 
-    Shapes: z (k, n, C), weights (k,) -> (k, n).
+
+def _without_each(pairs: Pairs, labels: Tensor, weights: Tensor, spread: Tensor, jurors: Tensor) -> Tensor:
+    """The weights of some jurors among all learners, (K,) with all labels -> (K, b).
+
+    Starts with the learners that have positive weights with all labels. Learners that would help a juror are added.
     """
-    k, n, classes = z.shape
-    others = 1.0 - torch.eye(n, dtype=z.dtype)
-    truth = functional.one_hot(labels, classes).to(z.dtype)
-    pairs = (z.unsqueeze(0) * z.unsqueeze(1)).flatten(0, 1)  # (k k, n, C)
-    beta = weights.repeat(n, 1)  # (n, k)
-    damping = torch.full((n,), 1e-3, dtype=z.dtype)
+    truth = functional.one_hot(labels, pairs.targets.shape[1]).double()
+    found = weights[:, None].repeat(1, len(jurors))
+    chosen: list[int] = (weights > 0).nonzero().squeeze(1).tolist()
+    open_ = torch.arange(len(jurors))  # jurors whose weights are not found yet
+    for _ in range(ROUNDS):
+        some = jurors[open_]
+        others = 1.0 - functional.one_hot(some, len(labels)).double()  # (b, n)
+        own = truth * others.unsqueeze(2)
+        gap = others.unsqueeze(2) / truth.shape[1] - own
+        if chosen:
+            z = pairs.predictions(chosen, some)
+            z = (z - z.mean(dim=3, keepdim=True)) / spread[chosen, None, None]
+            beta, gap = _newton(z, others, own, found[chosen][:, open_].T)
+            found[torch.tensor(chosen)[:, None], open_] = beta.T
+        slopes = pairs.sums(gap, some) / spread[:, None] + PRICE
+        slopes[chosen] = 0.0
+        helped = (slopes < -HELPFUL).any(dim=0)
+        if not bool(helped.any()):
+            break
+        chosen += (slopes < -HELPFUL).any(dim=1).nonzero().squeeze(1).tolist()
+        open_ = open_[helped]
+    return found
+
+
+def _newton(z: Tensor, others: Tensor, own: Tensor, beta: Tensor, sweeps: int = SWEEPS) -> tuple[Tensor, Tensor]:
+    """The best weights of each juror, by damped Newton steps for all jurors at once, and its residuals.
+
+    Shapes: z (b, k, n, C), others (b, n) which labels count, own (b, n, C) these labels, beta (b, k) to start from
+    -> (b, k), (b, n, C).
+    """
+    b, _, n, classes = z.shape
+    flat, damping = z.flatten(2), torch.full((b,), 1e-3, dtype=z.dtype)
 
     def loss(beta: Tensor) -> tuple[Tensor, Tensor]:
-        logits = torch.einsum("ik,kjc->ijc", beta, z)
-        log_p = torch.log_softmax(logits, dim=2)
-        own = log_p.gather(2, labels.expand(n, n).unsqueeze(2)).squeeze(2)
-        return PRICE * beta.sum(dim=1) - (others * own).sum(dim=1), log_p.exp() * others.unsqueeze(2)
+        log_p = torch.log_softmax((beta.unsqueeze(1) @ flat).view(b, n, classes), dim=2)
+        return PRICE * beta.sum(dim=1) - (own * log_p).sum(dim=(1, 2)), log_p.exp_().mul_(others.unsqueeze(2))
 
     value, p = loss(beta)
-    for _ in range(SWEEPS):
-        slope = torch.einsum("ijc,kjc->ik", p - truth * others.unsqueeze(2), z) + PRICE
-        mean = torch.einsum("ijc,kjc->ikj", p, z)
-        H = torch.einsum("ijc,kjc->ik", p, pairs).view(n, k, k) - mean @ mean.transpose(1, 2)
+    for sweep in range(sweeps):
+        slope = (flat @ (p - own).view(b, -1, 1)).squeeze(2) + PRICE
+        weighted = z * p.unsqueeze(1)
+        mean = weighted.sum(dim=3)  # (b, k, n)
+        H = weighted.flatten(2) @ flat.transpose(1, 2) - mean @ mean.transpose(1, 2)
         held = (beta <= 0) & (slope > 0)  # stays at 0
         H = H.masked_fill(held.unsqueeze(1) | held.unsqueeze(2), 0.0)
         scale = H.diagonal(dim1=1, dim2=2)
@@ -112,39 +200,49 @@ def _without_each(z: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         step = torch.linalg.solve(H + torch.diag_embed(ridge), slope.masked_fill(held, 0.0))
         tried = (beta - step).clamp_min(0.0)
         new, q = loss(tried)
-        better = new < value
-        settled = (tried - beta).abs().amax() < CLOSE
+        better, left = new < value, (value - new).abs() > CLOSE
         beta = torch.where(better[:, None], tried, beta)
         value, p = torch.where(better, new, value), torch.where(better[:, None, None], q, p)
         damping = torch.where(better, damping / 10, damping * 10).clamp(1e-9, 1e9)
-        if settled:
+        if not bool(left.any()):
             break
-    return beta.T
+        if 2 * int(left.sum()) <= b:  # go on with the few that are left
+            gap = p - own
+            beta[left], gap[left] = _newton(z[left], others[left], own[left], beta[left], sweeps - sweep - 1)
+            return beta, gap
+    return beta, p - own
 
 
-def stack_values(own: Tensor, targets: Tensor) -> Stack:
+def stack_values(own: Tensor, targets: Tensor, pairs: Pairs) -> Stack:
     """Weights for a regression: least squares of the left-out errors.
 
-    Shapes: own (K, n, C) predictions of each left-out node; targets (n, C).
+    Args:
+        own: predictions of each left-out node.
+        targets: the values of these nodes.
+        pairs: the same predictions without two labels.
+
+    Shapes: own (K, n, C); targets (n, C).
     """
     errors = (own - targets).double()
-    errors = errors / errors.square().mean().sqrt().clamp_min(1e-300)
+    scale = errors.square().mean().sqrt().clamp_min(1e-300)
     count, n, _ = errors.shape
-    one = np.full((1, count), SUM_TO_ONE * n)
-    by_label = errors.permute(1, 2, 0).numpy()  # (n, C, K)
+    sums = SUM_TO_ONE * n
 
-    def solve(rows: np.ndarray) -> np.ndarray:
-        left = np.concatenate([rows.reshape(-1, count), one])
+    def solve(errors: Tensor) -> np.ndarray:
+        """The weights of these errors, (K, *, C) -> (K,)."""
+        rows = (errors / scale).flatten(1).T.numpy()
+        left = np.concatenate([rows, np.full((1, rows.shape[1]), sums)])
         right = np.zeros(len(left))
-        right[-1] = one[0, 0]
-        found = nnls(left, right, maxiter=50 * count)[0]
+        right[-1] = sums
+        found = nnls(left, right, maxiter=50 * rows.shape[1])[0]
         return np.asarray(found / found.sum())
 
-    weights = solve(by_label)
-    chosen = np.flatnonzero(weights)
+    weights = solve(errors)
+    few = n <= MOST_PAIRS
+    chosen = list(range(count)) if few else np.flatnonzero(weights).tolist()
     left_out = np.zeros((count, n))
-    count, one = len(chosen), one[:, chosen]
     for i in range(n):
-        left_out[chosen, i] = solve(np.delete(by_label, i, axis=0)[:, :, chosen])
+        without = pairs.predictions(chosen, torch.tensor([i]))[0] - targets if few else errors[chosen]
+        left_out[chosen, i] = solve(torch.cat([without[:, :i], without[:, i + 1 :]], dim=1).double())
     found = torch.from_numpy(weights)
     return Stack(found, torch.from_numpy(left_out), found)

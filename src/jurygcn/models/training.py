@@ -81,6 +81,7 @@ def train(
     node_type: str | None = None,
     warm_start: bool = False,
     seed: int = 0,
+    after_epoch: Callable[[int], None] | None = None,
     progress: bool = False,
 ) -> Training:
     r"""Fit ``model`` to the labels of ``train_nodes`` with Adam; the defaults are the paper's settings.
@@ -92,7 +93,8 @@ def train(
     training stops once the validation loss has not improved for that many epochs, and the best
     parameters are kept. ``forward(model, data)`` gives the logits of models that are not called as
     ``model(x, edge_index)``. In a ``HeteroData`` the nodes are those of ``node_type``, and the model is called as
-    ``model(x_dict, edge_index_dict)``. The model is left in eval mode. Global random state is not touched.
+    ``model(x_dict, edge_index_dict)``. ``after_epoch(epoch)`` is called after each epoch, counted from 1. The model is
+    left in eval mode. Global random state is not touched.
 
     Implements: Eq. (2)
     """
@@ -127,8 +129,15 @@ def train(
         stopping=stopping,
         warm_start=warm_start,
         seed=seed,
+        after_epoch=after_epoch,
         progress=progress,
     )
+
+
+def new_gcn(data: Data, recipe: Recipe, *, outputs: int | None = None) -> GCN:
+    """An untrained GCN of a recipe; ``outputs`` is the number of classes unless given."""
+    width = int(data.num_classes) if outputs is None else outputs
+    return GCN(data.x.shape[1], recipe.hidden, width, num_layers=recipe.layers, dropout=recipe.dropout)
 
 
 def fit_gcn(
@@ -146,9 +155,7 @@ def fit_gcn(
     ``outputs`` is the number of classes unless given. ``weight_decay`` by parameter name replaces the recipe's. Other
     settings go to :func:`train`.
     """
-    r = recipe
-    width = int(data.num_classes) if outputs is None else outputs
-    model = GCN(data.x.shape[1], r.hidden, width, num_layers=r.layers, dropout=r.dropout)
+    r, model = recipe, new_gcn(data, recipe, outputs=outputs)
     decay = r.weight_decay if weight_decay is None else weight_decay
     return model, train(model, data, train_nodes, epochs=r.epochs, lr=r.lr, weight_decay=decay, seed=seed, **settings)
 
@@ -164,6 +171,7 @@ def descend(
     stopping: Stopping | None = None,
     warm_start: bool = False,
     seed: int = 0,
+    after_epoch: Callable[[int], None] | None = None,
     progress: bool = False,
 ) -> Training:
     """Minimise ``objective(epoch)``, a differentiable function of the model, with Adam; epochs count from 1.
@@ -199,6 +207,8 @@ def descend(
             optimizer.step()
             losses.append(float(value.detach()))
             advance(1)
+            if after_epoch is not None:
+                after_epoch(epoch)
             if stopping is None:
                 continue
             model.eval()

@@ -19,6 +19,7 @@ from jurygcn.evaluation import distance_to_labels
 from jurygcn.jury import Jury
 from jurygcn.report.diagnostics_text import caution, checkup_words
 from jurygcn.report.document import Report, rounded
+from jurygcn.report.left_out import expected_tile, left_out_content
 from jurygcn.report.links import MOST_NODES as LINKED
 from jurygcn.report.links import links_of
 from jurygcn.report.measures import MeasuredVerdict, charts, headline
@@ -62,14 +63,15 @@ def report_on(
     order = position[verdict.ranking()]
     rows, detailed = order[:MAX_ROWS], order[: max(0, details)]
     name = getattr(jury.data, "name", None) or (f"{jury.node_type} nodes" if jury.node_type else None)
-    edges = _edges(jury, verdict.nodes[detailed])
+    edges, left_out = _edges(jury, verdict.nodes[detailed]), left_out_content(jury)
     content = {
         "title": title or (f"Verdict on {name}" if name else "Verdict"),
         "kind": "classes" if found.classify else "target",
         "classes": _class_names(verdict) if found.classify else [],
         "alpha": alpha if found.classify else verdict.alpha,
         "caution": caution(verdict.claim(found.alpha), health, fidelity),
-        "headline": headline(found),
+        "headline": [*expected_tile(left_out), *headline(found)],
+        "left_out": left_out,
         "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),
         "columns": _columns(found),
         "rows": _rows(jury, found, rows),

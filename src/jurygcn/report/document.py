@@ -15,12 +15,13 @@ from jurygcn.io.fingerprints import sealed, unsealed
 from jurygcn.report.page import render
 from jurygcn.report.validation import check_content
 
-FORMAT = 3
+FORMAT = 4
 FILE = "report.json"
 SECTIONS = {
     "title",
     "caution",
     "headline",
+    "left_out",
     "columns",
     "rows",
     "charts",

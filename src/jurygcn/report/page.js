@@ -29,21 +29,6 @@ function startCheckup() {
     advice.length ? make('ul', {}, advice.map((sentence) => make('li', {}, sentence))) : null)));
 }
 
-function startTheme() {
-  const root = document.documentElement;
-  const system = window.matchMedia('(prefers-color-scheme: dark)');
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === 'dark' : system.matches);
-  const show = () => { byId('theme').textContent = isDark() ? '☀ Light' : '☾ Dark'; };
-  try { root.dataset.theme = localStorage.getItem('jurygcn-theme') ?? ''; } catch { /* storage may be disabled */ }
-  byId('theme').addEventListener('click', () => {
-    root.dataset.theme = isDark() ? 'light' : 'dark';
-    try { localStorage.setItem('jurygcn-theme', root.dataset.theme); } catch { /* then the choice is not saved */ }
-    show();
-  });
-  system.addEventListener('change', show);
-  show();
-}
-
 function fromAddress() {
   const match = /^#node=(\d+)$/.exec(location.hash);
   if (match) choose(Number(match[1]));
@@ -53,6 +38,7 @@ startTheme();
 startHeadline();
 startTable();
 startCharts();
+startLeftOut();
 startCheckup();
 choose(rows.node[0]);
 fromAddress();

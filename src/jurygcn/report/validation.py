@@ -41,6 +41,7 @@ def check_content(content: Mapping[str, Any]) -> None:
         _need(all(len(row) == C and _numbers(row, 0, 1) for row in details["p_values"]), "p-values")
     else:
         _need(_numbers(rows["prediction"]) and _numbers(rows["truth"]), "targets")
+    _check_left_out(content["left_out"], len(classes))
     training, pairs = content["training"], content["edges"]["pairs"]
     _need(_whole(training["node"]) and len(training["node"]) == len(training["label"]), "training nodes")
     _need(_whole(pairs) and len(pairs) % 2 == 0, "edges")
@@ -57,6 +58,25 @@ def check_content(content: Mapping[str, Any]) -> None:
             _need(_whole(row["node"]) and _numbers(row["direct"]) and _numbers(row["through"]), "links")
             _need(_whole(row["without"], len(classes)) if classify else _numbers(row["without"]), "links")
             _need(len({len(values) for values in row.values()}) == 1, "number of links")
+
+
+def _check_left_out(found: Mapping[str, Any] | None, classes: int) -> None:
+    """Check what left-out labels say; None where they say nothing."""
+    if found is None:
+        return
+    table, listed = found["classes"], found["suspicious"]
+    words = [found["words"], found["calibration"], listed["words"], *listed["neighbours"]]
+    _need(all(isinstance(text, str) for text in words), "words about left-out labels")
+    shares = [found["accuracy"], *found["interval"], found["level"], found["noise"], *listed["wrong"]]
+    shares += [*listed["probability"], *table["recall"], *table["lower"], *table["upper"]]
+    _need(_numbers(shares, 0, 1) and _numbers([found["temperature"]], 0), "shares of left-out labels")
+    _need(all(len(column) == classes for column in (*table.values(), found["confusion"])), "classes of left-out labels")
+    counts = [*table["labels"], *table["right"], *(number for row in found["confusion"] for number in row)]
+    _need(_whole(counts) and all(len(row) == classes for row in found["confusion"]), "confusion")
+    columns = [listed[key] for key in ("node", "label", "suggested", "probability", "wrong", "against", "neighbours")]
+    _need(len({len(column) for column in columns}) == 1 and _whole([listed["more"]]), "suspicious labels")
+    _need(_whole(listed["node"]) and all(map(_whole, listed["against"])), "suspicious nodes")
+    _need(_whole(listed["label"], classes) and _whole(listed["suggested"], classes), "suspicious classes")
 
 
 def _need(fine: bool, what: str) -> None:

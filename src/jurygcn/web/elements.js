@@ -1,12 +1,11 @@
-// The data of the page, and functions that create elements. User text becomes a text node or an attribute, never HTML.
-const data = JSON.parse(document.getElementById('report-data').textContent);
-const rows = data.rows;
-const COUNT = rows.node.length;
+// Functions that create elements. User text becomes a text node or an attribute, never HTML.
+// The page defines `data` with `kind` ("classes" or "target"), the names of the `classes`, and the number of the `first` class (0).
 // Okabe and Ito's colours, each with a readable text colour
 const PALETTE = [
   ['#0072B2', '#fff'], ['#E69F00', '#000'], ['#009E73', '#000'], ['#CC79A7', '#000'],
   ['#56B4E9', '#000'], ['#D55E00', '#000'], ['#F0E442', '#000'], ['#7a7a7a', '#fff'],
 ];
+const FEW = 8; // the most excluded labels to list
 const NO_COLOUR = ['#b4bcc6', '#000'];
 
 const byId = (id) => document.getElementById(id);
@@ -45,10 +44,14 @@ function squeeze(text, length) {
 const colourOf = (c) => (c === null || c === undefined || data.kind !== 'classes' ? NO_COLOUR : PALETTE[c % PALETTE.length]);
 const className = (c) => (c === null || c === undefined ? 'not known' : data.classes[c] ?? String(c));
 
+// A name that may be broken after its separators.
+const breakable = (name) => name.split(/(?<=[_/.-])/).flatMap((part) => [make('wbr'), part]);
+const codeOf = (c) => String(c + (data.first ?? 0));
+
 // A class as its number on its colour.
 function swatch(c) {
   const [back, ink] = colourOf(c);
-  const box = make('span', { class: 'swatch', title: className(c) }, String(c));
+  const box = make('span', { class: 'swatch', title: className(c) }, codeOf(c));
   box.style.background = back;
   box.style.color = ink;
   return box;
@@ -57,32 +60,26 @@ function swatch(c) {
 function classLabel(c) {
   if (c === null || c === undefined) return make('span', { class: 'quiet' }, '–');
   if (data.classes[c] === String(c)) return swatch(c);
-  return make('span', { class: 'class', title: className(c) }, swatch(c), make('span', {}, className(c)));
+  return make('span', { class: 'class', title: className(c) }, swatch(c), make('span', {}, breakable(className(c))));
 }
 
-// --- nodes: their rows, and their positions among the training nodes ---------------------------------------------
-
-const rowOf = new Map(rows.node.map((node, row) => [node, row]));
-const trainingIndexOf = new Map(data.training.node.map((node, index) => [node, index]));
-
-function nameOf(node) {
-  const row = rowOf.get(node);
-  if (rows.name && row !== undefined) return rows.name[row];
-  if (data.training.name.length && trainingIndexOf.has(node)) return data.training.name[trainingIndexOf.get(node)];
-  return String(node);
+function meter(from, to, colour, middle = false) {
+  const bar = make('span');
+  Object.assign(bar.style, { left: `${100 * from}%`, width: `${100 * (to - from)}%`, background: colour });
+  return make('span', { class: 'meter', 'aria-hidden': 'true' }, bar, middle ? make('span', { class: 'middle' }) : null);
 }
 
-const neighboursOf = (() => {
-  let lists = null; // built at first use
-  return (node) => {
-    if (lists === null) {
-      lists = new Map();
-      const pairs = data.edges.pairs;
-      const add = (a, b) => { if (lists.has(a)) lists.get(a).push(b); else lists.set(a, [b]); };
-      for (let k = 0; k < pairs.length; k += 2) { add(pairs[k], pairs[k + 1]); add(pairs[k + 1], pairs[k]); }
-    }
-    return lists.get(node) ?? [];
-  };
-})();
-
-const isWrong = (row) => data.kind === 'classes' && rows.truth[row] !== null && rows.truth[row] !== rows.prediction[row];
+// The classes inside and outside a label set, with bars of their p-values.
+function labelList(inside, pValues) {
+  const item = (c) => make('li', {},
+    make('span', { class: 'who', title: className(c) }, swatch(c), make('span', {}, className(c) === String(c) ? '' : breakable(className(c)))),
+    pValues ? meter(0, pValues[c], colourOf(c)[0]) : make('span'), make('span', { class: 'value' }, pValues ? share(pValues[c]) : ''));
+  const ordered = (classes) => (pValues ? [...classes].sort((a, b) => pValues[b] - pValues[a]) : classes);
+  const list = (classes) => make('ul', { class: 'measures' }, classes.map(item));
+  const parts = [make('h4', {}, pValues ? 'Possible labels, by p-value' : 'Possible labels')];
+  parts.push(inside.length ? list(ordered(inside)) : make('p', { class: 'quiet' }, 'None: no class fits this node.'));
+  const others = ordered(data.classes.map((_, c) => c).filter((c) => !inside.includes(c)));
+  if (pValues && others.length) parts.push(make('h4', {}, 'Excluded labels'), list(others.slice(0, FEW)));
+  if (pValues && others.length > FEW) parts.push(make('p', { class: 'quiet' }, `and ${others.length - FEW} more`));
+  return parts;
+}

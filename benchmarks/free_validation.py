@@ -1,0 +1,343 @@
+"""A validation set for free: accuracy, calibration, choice of a model and wrong labels from left-out labels.
+
+60 random labels (140 for wrong labels), 1000 test nodes, 20 splits, a GCN with 16 hidden units and 100 epochs. Fewer
+splits: 10 for wrong labels other than 20 % uniform, 5 for CaGCN, GATS and the selection on amazon_photo, 5 (3 for wrong
+labels) for PyG's models. amazon_photo has the learning rate 0.05, because 0.01 does not fit it. How jurors for
+estimates are found (effective weight decay; no class-balanced weights, no line search), the score of wrong labels and
+the measure of selection were chosen on digits, synthetic graphs, webkb_texas and amazon_photo, on other splits (seeds
+from 100 on); Cora, Citeseer and PubMed had no part in it. Interrupted runs go on where they stopped; --finished
+publishes what is there. Needs cleanlab.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from statistics import mean
+from typing import Any
+
+import torch
+from cleanlab.filter import find_label_issues
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from free_validation_models import PYG, train_pyg
+from free_validation_summary import LABELS, calibrations, errors, estimates, selections
+from harness import options, save, table
+from jurygcn import Jury, Recipe, select
+from jurygcn.baselines.posthoc import best_temperature
+from jurygcn.data import cache_folder, paper_split, random_labels
+from jurygcn.diagnostics.accuracy import wilson
+from jurygcn.evaluation import accuracy, ece, nll
+from jurygcn.experiments.cells import Cells
+from jurygcn.learning import GATS, CaGCN, GCNClassifier
+from jurygcn.models import fit_gcn
+from jurygcn.models import train as train_model
+from jurygcn.models.training import new_gcn
+from protocol import CITATION, PLAIN, extra, graph
+
+VERSION = "1"  # increased by hand when more is measured
+FOLDS, MANY, FEW = 5, 140, 5
+UNDERFIT = {"amazon_photo": 0.05}
+GRID = [
+    Recipe(hidden=16, weight_decay=decay, dropout=dropout, layers=layers, epochs=epochs)
+    for decay, dropout, layers, epochs in product((5e-5, 5e-4, 5e-3), (0.0, 0.5), (1, 2), (50, 100, 200))
+]
+
+# Trains a model on the labels of some nodes: data, nodes, seed -> model, and what Jury needs as weight_decay.
+Train = Callable[[Data, Tensor, int], tuple[nn.Module, Any]]
+
+
+def trainer(name: str, kind: str) -> Train:
+    """The GCN with this graph's learning rate, or a PyG model as its examples train it."""
+    if kind != "GCN":
+        return lambda data, nodes, seed: train_pyg(kind, data, nodes, seed)
+    recipe = replace(PLAIN, lr=UNDERFIT.get(name, PLAIN.lr))
+    return lambda data, nodes, seed: (fit_gcn(data, nodes, recipe, seed=seed)[0], recipe.weight_decay)
+
+
+@torch.no_grad()
+def probabilities(model: nn.Module, data: Data) -> Tensor:
+    return torch.softmax(model(data.x, data.edge_index).double(), dim=1)
+
+
+def cross_validated(train: Train, data: Data, nodes: Tensor, seed: int) -> Tensor:
+    """Predictions of each label by a model trained on the other folds, (n, C)."""
+    order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))
+    found = torch.empty(len(nodes), int(data.num_classes), dtype=torch.float64)
+    for k in range(FOLDS):
+        own, rest = order[k::FOLDS], order[torch.arange(len(order)) % FOLDS != k]
+        found[own] = probabilities(train(data, nodes[rest].sort().values, seed)[0], data)[nodes[own]]
+    return found
+
+
+# --- 1 and 2: the accuracy, and the calibration ------------------------------------------------------------------
+
+
+def estimate(own: Tensor, labels: Tensor, interval: tuple[float, float] | None = None) -> dict[str, float]:
+    right = int((own.argmax(dim=1) == labels).sum())
+    low, high = interval or wilson(right, len(labels), level=0.95)
+    return {"accuracy": right / len(labels), "low": low, "high": high, "log_loss": nll(own, labels)}
+
+
+def measure_estimates(name: str, kind: str, seed: int) -> dict[str, Any]:
+    data, train = graph(name), trainer(name, kind)
+    split = paper_split(data, seed=seed)
+    nodes = random_labels(split.pool, LABELS, seed=seed)
+    started = time.process_time()
+    model, decay = train(data, nodes, seed)
+    training = time.process_time() - started
+    pi, truth = probabilities(model, data), data.y[split.test]
+    started = time.process_time()
+    jury = Jury(model, data, nodes, weight_decay=decay).fit()
+    found = jury.expected_accuracy()
+    cost = time.process_time() - started
+    labels = data.y[nodes]
+    rows = {"jury": estimate(jury.left_out().probabilities, labels, found.interval) | {"cost": cost / training}}
+    rows["5-fold"] = estimate(cross_validated(train, data, nodes, seed), labels) | {"cost": FOLDS}
+    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
+    half, rest = order[: LABELS // 2].sort().values, order[LABELS // 2 :]
+    by_half = probabilities(train(data, half, seed)[0], data)
+    rows["30/30"] = estimate(by_half[rest], data.y[rest]) | {"cost": 1}
+    rows["training labels"] = estimate(pi[nodes], labels) | {"cost": 0}
+    stacked = jury.left_out("jury")
+    advised = jury.verdict(split.test)
+    test = {
+        "accuracy": accuracy(pi[split.test].argmax(dim=1), truth),
+        "log_loss": nll(pi[split.test], truth),
+        "jury_accuracy": accuracy(advised.jury_class, truth),
+    }
+    rows["stacked jury"] = estimate(stacked.probabilities, labels)
+    logits = pi.log()
+    calibrated = jury.calibrate()
+    heated = best_temperature(logits[split.val], data.y[split.val])
+    scaled = {
+        "none": pi,
+        "left-out labels": torch.softmax(calibrated.calibrated(logits), dim=1),
+        "500 validation labels": torch.softmax(logits / heated, dim=1),
+        "30/30": torch.softmax(by_half.log() / best_temperature(by_half.log()[rest], data.y[rest]), dim=1),
+    }
+    ends = {words: p[split.test].double() for words, p in scaled.items()}
+    ends["stacked jury"] = advised.calibrated.double()
+    return {
+        "test": test,
+        "estimates": rows,
+        "calibration": {words: {"ece": ece(p, truth), "nll": nll(p, truth)} for words, p in ends.items()},
+        "temperature": [calibrated.calibration.temperature if calibrated.calibration else 1.0, heated],
+    }
+
+
+def measure_rivals(name: str, seed: int) -> dict[str, Any]:
+    """CaGCN and GATS with 500 validation labels."""
+    data = graph(name)
+    split = paper_split(data, seed=seed)
+    nodes, truth = random_labels(split.pool, LABELS, seed=seed), data.y[split.test]
+    network = GCNClassifier(dropout=0.0, lr=UNDERFIT.get(name, PLAIN.lr))
+    decay = 0.0 if name in ("pubmed", "amazon_photo") else GATS.weight_decay
+    found = {}
+    for words, method in (("CaGCN", CaGCN(network)), ("GATS", GATS(network, weight_decay=decay))):
+        p = method.fit(data, nodes, val_nodes=split.val, seed=seed).probabilities[split.test]
+        found[words] = {"ece": ece(p, truth), "nll": nll(p, truth)}
+    return {"calibration": found}
+
+
+# --- 3: which model ------------------------------------------------------------------------------------------------
+
+
+def along_runs(candidates: Mapping[str, Any], data: Data, nodes: Tensor, seed: int) -> dict[str, Tensor]:
+    """Probabilities of every recipe's model; recipes that differ in epochs share a training run."""
+    found: dict[str, Tensor] = {}
+    runs: dict[Recipe, dict[int, str]] = {}
+    for words, recipe in candidates.items():
+        runs.setdefault(replace(recipe, epochs=1), {})[recipe.epochs] = words
+    for recipe, at in runs.items():
+        model = new_gcn(data, recipe)
+
+        def keep(epoch: int, model: nn.Module = model, at: dict[int, str] = at) -> None:
+            if epoch in at:
+                found[at[epoch]] = probabilities(copy.deepcopy(model).eval(), data)
+
+        settings = {"epochs": max(at), "lr": recipe.lr, "weight_decay": recipe.weight_decay, "seed": seed}
+        train_model(model, data, nodes, **settings, after_epoch=keep)
+    return found
+
+
+def measure_selection(name: str, seed: int) -> dict[str, Any]:
+    data = graph(name)
+    split = paper_split(data, seed=seed)
+    nodes = random_labels(split.pool, LABELS, seed=seed)
+    recipes = [replace(recipe, lr=UNDERFIT.get(name, recipe.lr)) for recipe in GRID]
+    started = time.process_time()
+    found = select(recipes, data, nodes, seed=seed)
+    spent = time.process_time() - started
+    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
+    third, rest = order[: LABELS // 3], order[LABELS // 3 :].sort().values
+    tested, valid, held = {}, {}, {}
+    started = time.process_time()
+    for words, pi in along_runs(found.candidates, data, nodes, seed).items():
+        tested[words] = accuracy(pi[split.test].argmax(dim=1), data.y[split.test])
+        valid[words] = (
+            accuracy(pi[split.val].argmax(dim=1), data.y[split.val]),
+            -nll(pi[split.val], data.y[split.val]),
+        )
+    trained = time.process_time() - started
+    for words, pi in along_runs(found.candidates, data, rest, seed).items():
+        held[words] = (accuracy(pi[third].argmax(dim=1), data.y[third]), -nll(pi[third], data.y[third]))
+    by = found.table.set_index("candidate")
+    chosen = {
+        "jury": found.best,
+        "jury, calibrated": str(by["calibrated_log_loss"].idxmin()),
+        "jury, accuracy": str(by["accuracy"].idxmax()),
+        "500 validation labels": max(valid, key=lambda words: valid[words]),
+        "a third held out": max(held, key=lambda words: held[words]),
+        "a third held out, log loss": max(held, key=lambda words: held[words][1]),
+        "best": max(tested, key=lambda words: tested[words]),
+    }
+    result = {words: tested[name_of] for words, name_of in chosen.items()}
+    result["mean of all"] = mean(tested.values())
+    return {"accuracy": result, "seconds": [spent, trained], "tied": len(found.tied)}
+
+
+# --- 4: which labels are wrong ------------------------------------------------------------------------------------
+
+
+@cache
+def similar_class(name: str) -> Tensor:
+    """For each class the one that its nodes' neighbours have most often, beside itself, (C,)."""
+    data = graph(name)
+    C = int(data.num_classes)
+    joint = torch.bincount(data.y[data.edge_index[0]] * C + data.y[data.edge_index[1]], minlength=C * C).view(C, C)
+    return joint.fill_diagonal_(-1).argmax(dim=1)
+
+
+def spoiled(name: str, nodes: Tensor, rate: float, kind: str, seed: int) -> tuple[Data, Tensor]:
+    """The graph with some labels flipped, and which of the training labels those are, (n,) bool."""
+    data = graph(name).clone()
+    generator = torch.Generator().manual_seed(seed)
+    wrong = torch.zeros(len(nodes), dtype=torch.bool)
+    wrong[torch.randperm(len(nodes), generator=generator)[: round(rate * len(nodes))]] = True
+    at, C = nodes[wrong], int(data.num_classes)
+    other = (data.y[at] + torch.randint(1, C, (len(at),), generator=generator)) % C
+    data.y = data.y.clone()
+    data.y[at] = other if kind == "uniform" else similar_class(name)[data.y[at]]
+    return data, wrong
+
+
+def measure_errors(name: str, kind: str, rate: float, flips: str, seed: int) -> dict[str, Any]:
+    train = trainer(name, kind)
+    split = paper_split(graph(name), seed=seed)
+    nodes = random_labels(split.pool, MANY, seed=seed)
+    data, wrong = spoiled(name, nodes, rate, flips, seed)
+    labels, truth = data.y[nodes], graph(name).y[split.test]
+    model, decay = train(data, nodes, seed)
+    jury = Jury(model, data, nodes, weight_decay=decay).fit()
+    found = jury.label_errors()
+    by_node = found.table.set_index("node").loc[nodes.tolist()]
+    folds = cross_validated(train, data, nodes, seed)
+    own = [p.gather(1, labels[:, None]).squeeze(1) for p in (jury.left_out().probabilities, folds)]
+    inside = probabilities(model, data)[nodes].gather(1, labels[:, None]).squeeze(1)
+    gradients = jury.engine.node_gradients()
+    influence = (gradients * jury.influences).sum(dim=1)
+    scores = {
+        "jury": torch.tensor(by_node["wrong"].to_numpy()),
+        "stacked probability": -torch.tensor(by_node["probability"].to_numpy()),
+        "model's jurors": -own[0],
+        "cleanlab, 5-fold": -own[1],
+        "self-influence": influence.detach(),
+        "in-sample": -inside,
+    }
+    issues = torch.from_numpy(find_label_issues(labels.numpy(), folds.numpy()))
+    flagged = torch.tensor(by_node["flagged"].to_numpy())
+    return {
+        "auroc": {words: float(roc_auc_score(wrong, score)) for words, score in scores.items()},
+        "jury": flags(flagged, wrong) | {"noise": found.noise, "estimated": found.false_discoveries},
+        "cleanlab": flags(issues, wrong),
+        "accuracy": {
+            words: accuracy(probabilities(train(data, kept, seed)[0], data)[split.test].argmax(dim=1), truth)
+            for words, kept in (
+                ("all labels", nodes),
+                ("without flagged", nodes[~flagged]),
+                ("without cleanlab's", nodes[~issues]),
+                ("without wrong", nodes[~wrong]),
+            )
+        },
+    }
+
+
+def flags(flagged: Tensor, wrong: Tensor) -> dict[str, float]:
+    count = int(flagged.sum())
+    return {
+        "flagged": count,
+        "false": float((flagged & ~wrong).sum()) / count if count else 0.0,
+        "found": float((flagged & wrong).sum()) / int(wrong.sum()),
+    }
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "estimates": measure_estimates,
+    "rivals": measure_rivals,
+    "selection": measure_selection,
+    "errors": measure_errors,
+}
+
+
+def measure(part: str, **cell: Any) -> dict[str, Any]:
+    return PARTS[part](**cell)
+
+
+def cells(*, quick: bool) -> list[dict[str, Any]]:
+    graphs = ("cora",) if quick else (*CITATION, *extra("amazon_photo"))
+    splits = 2 if quick else 20
+    estimate_cell = {"part": "estimates", "kind": "GCN"}
+    wanted = [{**estimate_cell, "name": name, "seed": seed} for name in graphs for seed in range(splits)]
+    wanted += [errors_cell(name, 0.2, "uniform", seed) for name in graphs for seed in range(splits)]
+    wanted += [{"part": "selection", "name": name, "seed": seed} for name in graphs[:3] for seed in range(splits)]
+    if not quick:
+        for seed, kind, name in product(range(FEW), PYG, ("cora", "pubmed")):
+            wanted.append({**estimate_cell, "name": name, "kind": kind, "seed": seed})
+        wanted += [errors_cell("cora", 0.2, "uniform", seed, kind) for seed, kind in product(range(3), PYG)]
+        for rate, flips in ((0.2, "similar"), (0.1, "uniform"), (0.3, "uniform"), (0.1, "similar"), (0.3, "similar")):
+            wanted += [errors_cell(name, rate, flips, seed) for seed, name in product(range(10), CITATION)]
+        wanted += [{"part": "selection", "name": name, "seed": seed} for name in graphs[3:] for seed in range(FEW)]
+    wanted += [
+        {"part": "rivals", "name": name, "seed": seed} for seed, name in product(range(min(FEW, splits)), graphs)
+    ]
+    return sorted(wanted, key=turn)
+
+
+def turn(cell: dict[str, Any]) -> int:
+    """A few splits at a time, so that an interrupted run has some of everything."""
+    later = cell.get("rate", 0.2) != 0.2 or cell.get("flips") == "similar" or cell["part"] == "rivals"
+    size = FEW if cell["part"] == "estimates" and cell["kind"] == "GCN" else 2
+    return cell["seed"] // size + later + (cell["name"] == "amazon_photo" and cell["part"] != "estimates")
+
+
+def errors_cell(name: str, rate: float, flips: str, seed: int, kind: str = "GCN") -> dict[str, Any]:
+    return {"part": "errors", "name": name, "kind": kind, "rate": rate, "flips": flips, "seed": seed}
+
+
+def main() -> None:
+    chosen = options(__doc__, finished="run nothing; publish what is measured")
+    wanted = cells(quick=chosen.quick)
+    kept = Cells("free_validation", lambda _: VERSION, folder=cache_folder() / "benchmarks" / "free_validation")
+    kept.measure([] if chosen.finished else wanted, measure, what="Measuring", show=True)
+    rows = kept.rows(wanted)
+    summary = [*estimates(rows), *calibrations(rows), *selections(rows), *errors(rows)]
+    for part in ("accuracy", "calibration", "selection", "errors"):
+        some = [row for row in summary if row["part"] == part]
+        if some:
+            columns = list(some[0])[1:]
+            body = [[f"{row[c]:.3f}" if isinstance(row[c], float) else row[c] for c in columns] for row in some]
+            table(part, columns, body)
+    print(save("free_validation", summary, quick=chosen.quick, runs=rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Label errors: the noise model against its formulas, the ranking and its reasons on graphs with known errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn import GCN, Jury, Votes, train
+from jurygcn.data import synthetic
+from jurygcn.diagnostics.label_errors import RATES, SCALES, STRICT, WIDE, fit_noise
+from jurygcn.errors import SettingError
+from jurygcn.leave_one_out.panel import Panel
+
+NODES = torch.arange(0, 240, 3)
+DECAY = 5e-3
+
+
+def clean() -> Data:
+    return synthetic(
+        num_nodes=300, num_edges=1500, num_features=12, num_classes=4, separation=2.5, homophily=0.9, seed=4
+    )
+
+
+def spoiled(share: float = 0.15) -> tuple[Data, Tensor]:
+    """A graph some of whose training labels are another class, and which those are."""
+    data = clean()
+    generator = torch.Generator().manual_seed(1)
+    wrong = NODES[torch.randperm(len(NODES), generator=generator)[: int(share * len(NODES))]]
+    data.y = data.y.clone()
+    data.y[wrong] = (data.y[wrong] + torch.randint(1, 4, (len(wrong),), generator=generator)) % 4
+    return data, wrong
+
+
+def jury_of(data: Data, **settings_of: object) -> Jury:
+    model = GCN(12, 8, 4)
+    train(model, data, NODES, epochs=100, weight_decay=DECAY, seed=0)
+    return Jury(model, data, NODES, weight_decay=DECAY, **settings_of).fit()
+
+
+def test_wrong_labels_are_found_and_put_right() -> None:
+    data, wrong = spoiled()
+    truth = clean().y
+    found = jury_of(data).label_errors()
+    bad = torch.isin(torch.tensor(found.table["node"].tolist()), wrong)
+    assert roc_auc_score(bad, found.table["wrong"]) > 0.95
+    assert roc_auc_score(bad, -found.table["probability"]) > 0.95
+    flagged = found.table[found.table["flagged"]]
+    hits = torch.isin(torch.tensor(flagged["node"].tolist()), wrong)
+    assert len(flagged) >= 8
+    assert float(hits.double().mean()) > 0.75
+    assert abs(found.noise - 0.15) < 0.08
+    right = flagged.loc[hits.numpy()]
+    assert float(np.mean([int(s) == int(truth[n]) for s, n in zip(right["suggested"], right["node"])])) > 0.8
+    assert found.of == "jury"
+    assert found.table["wrong"].is_monotonic_decreasing
+    assert found.flagged.tolist() == flagged["node"].tolist()
+
+
+def test_reasons_are_about_the_suggested_class() -> None:
+    data, _ = spoiled()
+    found = jury_of(data).label_errors()
+    for row in found.table[found.table["flagged"]].itertuples():
+        assert row.label != row.suggested
+        assert len(row.against) >= 1
+        assert row.node not in row.against
+        assert {int(data.y[node]) for node in row.against} == {int(row.suggested)}
+        assert f"speak for {row.suggested}" in row.why
+    assert (found.table.loc[~found.table["flagged"], "why"] == "").all()
+
+
+def test_witnesses_are_the_largest_coefficients_of_the_refits() -> None:
+    """The prediction without label i is a sum over the other labels; its coefficients come from solving it again."""
+    data, _ = spoiled()
+    jury = jury_of(data)
+    advice, panel, found = jury.advice(), jury.panel, jury.label_errors()
+    weight_of = dict(zip(advice.members[1:], advice.weights[1:].tolist()))
+    row = found.table.iloc[0]
+    i = NODES.tolist().index(row["node"])
+    others = torch.arange(len(NODES)) != i
+    total = torch.zeros(len(NODES), dtype=torch.float64)
+    without = Panel(data, NODES[others], panel.targets[others], dtype=torch.float64)
+    for member in without.members:
+        if member.words in weight_of:
+            coefficients, offset = member.design.coefficients(member.ridge)
+            total[others] += weight_of[member.words] * (
+                offset + without.columns(member.design)[NODES[i]].double() @ coefficients
+            )
+    total[data.y[NODES] != int(row["suggested"])] = 0.0
+    assert list(row["against"]) == NODES[total.topk(3).indices].tolist()
+
+
+def test_clean_labels_are_left_alone() -> None:
+    data, _ = spoiled(share=0.0)
+    found = jury_of(data).label_errors()
+    assert found.noise < 0.08
+    assert int(found.table["flagged"].sum()) <= 4
+    assert "%" in found.words
+
+
+def test_thresholds_nest_and_false_discoveries_are_the_mean() -> None:
+    data, _ = spoiled()
+    jury = jury_of(data)
+    few, many = jury.label_errors(threshold=0.9), jury.label_errors(threshold=0.1)
+    assert set(few.flagged.tolist()) < set(many.flagged.tolist())
+    for found in (few, many):
+        chosen = found.table[found.table["flagged"]]
+        assert found.false_discoveries == pytest.approx(1 - chosen["wrong"].mean())
+    with pytest.raises(SettingError, match="threshold"):
+        jury.label_errors(threshold=2.0)
+    nobody = jury.label_errors(threshold=1.0)
+    assert len(nobody.flagged) == 0
+    assert "None is suspicious" in nobody.words
+
+
+def test_the_models_jurors_where_there_is_no_stacked_jury() -> None:
+    data, wrong = spoiled()
+    found = jury_of(data, votes=Votes("linearized", rank=32)).label_errors()
+    bad = torch.isin(torch.tensor(found.table["node"].tolist()), wrong)
+    assert found.of == "model"
+    assert roc_auc_score(bad, found.table["wrong"]) > 0.8
+    assert all(row == () for row in found.table["against"])
+
+
+# --- the noise model ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 12), st.integers(0, 10_000))
+def test_posterior_by_enumeration(classes: int, n: int, seed: int) -> None:
+    """Loops over rates, scales and labels, with Bayes' rule over the true class of each."""
+    generator = torch.Generator().manual_seed(seed)
+    logs = torch.log_softmax(torch.randn(n, classes, generator=generator, dtype=torch.float64), dim=1)
+    y = torch.randint(0, classes, (n,), generator=generator)
+    found = fit_noise(logs, y)
+    total, rates, wrong = 0.0, 0.0, np.zeros(n)
+    for scale in SCALES[::1].tolist():
+        p = torch.softmax(scale * logs, dim=1).numpy()
+        for rate in RATES.tolist():
+            joint = np.full((n, classes), rate / (classes - 1)) * p  # true class c, wrong label
+            for i in range(n):
+                joint[i, y[i]] = (1 - rate) * p[i, y[i]]
+            prior = (1 - rate) ** (STRICT - 1) * np.exp(-(np.log(scale) ** 2) / (2 * WIDE**2))
+            weight = prior * joint.sum(axis=1).prod()
+            total += weight
+            rates += weight * rate
+            wrong += weight * (1 - joint[np.arange(n), y] / joint.sum(axis=1))
+    assert found.rate == pytest.approx(rates / total, rel=1e-6)
+    np.testing.assert_allclose(found.wrong.numpy(), wrong / total, rtol=1e-6, atol=1e-9)
+
+
+def test_noise_is_recovered_from_simulated_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2.0 * torch.randn(4000, 5, generator=generator, dtype=torch.float64)
+    p = torch.softmax(logits, dim=1)
+    y = torch.multinomial(p, 1, generator=generator).squeeze(1)
+    flipped = torch.rand(4000, generator=generator) < 0.2
+    y[flipped] = (y[flipped] + torch.randint(1, 5, (int(flipped.sum()),), generator=generator)) % 5
+    found = fit_noise(0.5 * logits, y)  # the jury is underconfident by a factor of 2
+    assert found.rate == pytest.approx(0.2, abs=0.03)
+    assert float((found.truth - p).abs().mean()) < 0.03
+    flagged = found.wrong > 0.5
+    right = float((~flipped)[flagged].double().mean())
+    assert float((1 - found.wrong[flagged]).mean()) == pytest.approx(right, abs=0.03)
+
+
+def test_cleanlab_agrees_on_the_same_probabilities() -> None:
+    """Confident learning from the jury's left-out probabilities: the same ranking, and mostly the same labels."""
+    rank = pytest.importorskip("cleanlab.rank")
+    choose = pytest.importorskip("cleanlab.filter")
+    data, wrong = spoiled()
+    jury = jury_of(data)
+    found, left_out = jury.label_errors(), jury.left_out("jury")
+    labels, p = left_out.labels.numpy(), left_out.probabilities.numpy()
+    confidence = rank.get_label_quality_scores(labels, p, method="self_confidence")
+    by_node = found.table.set_index("node").loc[left_out.nodes.tolist()]
+    np.testing.assert_allclose(by_node["probability"], confidence, rtol=1e-6)
+    theirs = set(left_out.nodes[torch.from_numpy(choose.find_label_issues(labels, p))].tolist())
+    ours, errors = set(found.flagged.tolist()), set(wrong.tolist())
+    assert len(ours & theirs) >= 0.7 * len(ours)
+    assert len(ours & errors) >= len(theirs & errors) - 3

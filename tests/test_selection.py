@@ -1,0 +1,165 @@
+"""Selection: against training and leaving out by hand, paired differences by hand, one run for many epochs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+import jurygcn
+from jurygcn import GCN, Jury, LeaveOut, Recipe, selection, train
+from jurygcn.data import synthetic
+from jurygcn.errors import ModelError, SettingError
+from jurygcn.losses import FLOOR
+from jurygcn.models import fit_gcn
+from jurygcn.selection import TOLD_APART, Selection, select
+
+NODES = torch.arange(0, 90, 3)
+RECIPES = [
+    Recipe(hidden=4, epochs=epochs, weight_decay=decay, dropout=0.0) for decay in (5e-4, 5e-2) for epochs in (5, 40)
+]
+
+
+def graph() -> Data:
+    return synthetic(num_nodes=150, num_edges=450, num_features=8, num_classes=3, separation=1.5, seed=2)
+
+
+def by_hand(recipe: Recipe, data: Data) -> Tensor:
+    """Log losses of left-out labels of a model that is trained for itself."""
+    model, _ = fit_gcn(data, NODES, recipe, seed=0)
+    jury = Jury(model, data, NODES, weight_decay=recipe.weight_decay, leave_out=LeaveOut(decay="effective")).fit()
+    return -jury.left_out().own.clamp_min(FLOOR).log()
+
+
+def test_losses_are_those_of_separate_trainings() -> None:
+    """Recipes that differ in epochs share a run, and give the same numbers as training each for itself."""
+    data = graph()
+    found = select(RECIPES, data, NODES)
+    losses = {name: by_hand(recipe, data) for name, recipe in found.candidates.items()}
+    for row in found.table.itertuples():
+        assert row.log_loss == pytest.approx(float(losses[row.candidate].mean()), rel=1e-5)
+    best = min(losses, key=lambda name: float(losses[name].mean()))
+    assert found.best == best
+    for row in found.table.itertuples():
+        paired = losses[row.candidate] - losses[best]
+        assert row.difference == pytest.approx(float(paired.mean()), abs=1e-5)
+        assert row.error == pytest.approx(float(paired.std()) / 30**0.5, abs=1e-5)
+        assert row.tied == (row.difference <= TOLD_APART * row.error)
+
+
+def test_one_training_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    usual = selection.train
+    monkeypatch.setattr(selection, "train", lambda *a, **k: (seen.append(k["epochs"]), usual(*a, **k)))
+    select(RECIPES, graph(), NODES)
+    assert seen == [40, 40]
+
+
+def test_words_say_what_cannot_be_told_apart() -> None:
+    data = graph()
+    model, _ = fit_gcn(data, NODES, Recipe(dropout=0.0), seed=0)
+    found = select({"one": model, "other": model, "untrained": _untrained(data)}, data, NODES)
+    assert found.best == "one"
+    assert found.tied == ["other"]
+    assert "cannot tell it apart from other" in found.words
+    assert select({"alone": model}, data, NODES).words.endswith("%).")
+    assert "All others are worse" in select({"one": model, "untrained": _untrained(data)}, data, NODES).words
+    assert found.fit() is model
+
+
+def _untrained(data: Data) -> nn.Module:
+    model = GCN(8, 4, 3)
+    train(model, data, NODES, epochs=1, lr=1e-6, seed=3)
+    return model
+
+
+def test_functions_pairs_and_models_are_candidates() -> None:
+    data = graph()
+
+    def trained(given: Data, nodes: Tensor) -> tuple[nn.Module, torch.optim.Optimizer]:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = GCN(8, 4, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=5e-3)
+        for _ in range(30):
+            optimizer.zero_grad()
+            z = model(given.x, given.edge_index)[nodes]
+            nn.functional.cross_entropy(z, given.y[nodes]).backward()
+            optimizer.step()
+        return model, optimizer
+
+    pair = trained(data, NODES)
+    pair[0].eval()
+    found = select({"function": trained, "pair": pair, "recipe": RECIPES[1]}, data, NODES)
+    rows = found.table.set_index("candidate")
+    assert rows.loc["function", "log_loss"] == pytest.approx(rows.loc["pair", "log_loss"], rel=1e-6)
+    assert set(rows.index) == {"function", "pair", "recipe"}
+    assert isinstance(found.fit(), nn.Module)
+
+
+def test_ranking_by_each_measure() -> None:
+    found = {
+        "sure": {"calibrated_log_loss": [0.5, 0.5], "log_loss": [0.9, 0.9], "accuracy": [1.0, 0.0], "seconds": [1, 1]},
+        "right": {"calibrated_log_loss": [0.6, 0.6], "log_loss": [0.7, 0.7], "accuracy": [1.0, 1.0], "seconds": [1, 2]},
+    }
+    first = {by: selection._ranked(found, list(found), by)["candidate"].iloc[0] for by in selection.BY}
+    assert first == {"calibrated_log_loss": "sure", "log_loss": "right", "accuracy": "right"}
+    assert selection._ranked(found, list(found), "log_loss")["seconds"].tolist() == [3, 2]
+
+
+def test_calibrated_log_loss_is_the_best_over_temperatures() -> None:
+    data = graph()
+    model, _ = fit_gcn(data, NODES, RECIPES[1], seed=0)
+    row = select({"it": model}, data, NODES).table.iloc[0]
+    z = Jury(model, data, NODES, leave_out=LeaveOut(decay="effective")).fit().left_out()
+    logs = z.probabilities.log()
+    tried = [float(nn.functional.cross_entropy(b * logs, z.labels)) for b in np.geomspace(0.05, 20, 400)]
+    assert row["calibrated_log_loss"] == pytest.approx(min(tried), abs=1e-4)
+    assert row["calibrated_log_loss"] <= row["log_loss"] + 1e-9
+
+
+def test_resumed_selection_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = graph()
+    first = select(RECIPES, data, NODES, resume=tmp_path)
+    lines = (tmp_path / "selection.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert all(json.loads(line) for line in lines)
+    usual = selection.train
+    monkeypatch.setattr(selection, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = select(RECIPES, data, NODES, resume=tmp_path)
+    assert again.table.drop(columns="seconds").equals(first.table.drop(columns="seconds"))
+    monkeypatch.setattr(selection, "train", usual)
+    data.y = data.y.clone()
+    data.y[NODES[0]] = (data.y[NODES[0]] + 1) % 3
+    changed = select(RECIPES, data, NODES, resume=tmp_path)  # other labels: nothing is reused
+    assert not changed.table["log_loss"].equals(first.table["log_loss"])
+
+
+def test_refusals() -> None:
+    data = graph()
+    for given, words in (
+        ({}, "at least one"),
+        ({"a": 3}, "to be a model"),
+        ([GCN(8, 4, 3)], "mapping from names"),
+        ({"a": RECIPES[0]}, None),
+    ):
+        if words is None:
+            with pytest.raises(SettingError, match="log_loss, calibrated"):
+                select(given, data, NODES, by="f1")
+            with pytest.raises(SettingError, match="train_mask"):
+                select(given, data)
+        else:
+            with pytest.raises(SettingError, match=words):
+                select(given, data, NODES)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="return a model"):
+        select({"a": lambda *_: 3}, data, NODES)  # type: ignore[dict-item,return-value]
+
+
+def test_public_names() -> None:
+    assert jurygcn.select is select
+    assert isinstance(select([RECIPES[0]], graph(), NODES), Selection)

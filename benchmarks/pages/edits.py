@@ -24,8 +24,8 @@ def tables(document: Document) -> Tables:
 
 def _retraining(rows: list[Document]) -> str:
     head = ["model", "graph", "edit", "edits", *(f"{m}: risk / predictions" for m in METHODS)]
-    body = []
-    for row in rows:
+    body, order = [], list(MODELS)
+    for row in sorted(rows, key=lambda row: order.index((row["model"], row["epochs"]))):
         cells = [f"{row['methods'][m]['risk']:.3f} / {row['methods'][m]['predictions']:.3f}" for m in METHODS]
         body.append([MODELS[row["model"], row["epochs"]], row["graph"], row["kind"], str(row["edits"]), *cells])
     return markdown(head, body)

@@ -42,6 +42,7 @@ LAYERS = (
         "diagnostics",
         "counting",
         "arrivals",
+        "edits",
         "jury_storage",
         "jury",
         "evaluation",

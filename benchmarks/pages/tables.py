@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, full, labelling, learning, reproduced, validation
+from pages import active, comparison, costs, edits, full, labelling, learning, reproduced, validation
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -259,6 +259,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "growth": costs.growth,
     "linearized": costs.linearized,
     "accuracy": accuracy,
+    "what_if": edits.tables,
     "reproduction": reproduced.tables,
     "endurance": endurance,
 }

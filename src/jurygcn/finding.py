@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from jurygcn.conformal.claims import origin_of_labels
 from jurygcn.conformal.rank import MOST, smallest_rank
 from jurygcn.costs import FEW_JURORS, planned_choice, room_for_matrices
 from jurygcn.curvature import Curvature, curvature_of
@@ -45,6 +46,18 @@ def positions_of(jury: Jury, drawn: Tensor | Sequence[int] | None) -> Tensor:
             f"expected drawn to name training nodes, got {len(nodes) - len(found)} others; leave them out"
         )
     return found
+
+
+# Why labels that were drawn at random, beside others that were chosen actively, have a target and no promise.
+NOT_CHECKED = "Whether the active choice depended on nodes that it left was not checked."
+
+
+def origin_of(jury: Jury) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What coverage is averaged over, what stands against any claim of it, and notes, as far as labels decide."""
+    if not jury.drawn:
+        return origin_of_labels(jury.engine, jury.chosen)
+    over, against, notes = origin_of_labels(jury.engine.on(jury.positions), "random")
+    return over, against, (*notes, NOT_CHECKED)
 
 
 def about_drawn(jury: Jury) -> str:

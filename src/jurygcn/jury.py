@@ -21,26 +21,37 @@ from jurygcn.checks import in_short
 from jurygcn.choices import CHOSEN, Recipe
 from jurygcn.conformal.advice import Advice, panel_of
 from jurygcn.conformal.asked import Asked, Question
-from jurygcn.conformal.claims import Agreement, origin_of_labels
+from jurygcn.conformal.claims import Agreement
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
 from jurygcn.counting import advice_of, counter_of
 from jurygcn.curvature import Curvature
 from jurygcn.data import check_nodes, graph_of
-from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
+from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.diagnostics.accuracy import ExpectedAccuracy, expected_accuracy_of
 from jurygcn.diagnostics.calibration import CalibratedModel, calibrated_model
 from jurygcn.diagnostics.fidelity import Fidelity, fidelity_of
 from jurygcn.diagnostics.grounds import grounds_of
 from jurygcn.diagnostics.health import Health, health_of
-from jurygcn.diagnostics.influence import influence_on
 from jurygcn.diagnostics.label_errors import LabelErrors, label_errors_of
 from jurygcn.diagnostics.left_out import LeftOut, left_out_of
 from jurygcn.display.words import as_html, as_line, jury_facts
+from jurygcn.edits.edit import edit_of
+from jurygcn.edits.forgetting import Forgotten, forget
+from jurygcn.edits.influences import influence_on
+from jurygcn.edits.what_if import WhatIf, what_if
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
 from jurygcn.errors import SettingError
-from jurygcn.finding import about_drawn, curvature_of_jury, find_jurors, leave_one_out_of, positions_of, resolved_votes
+from jurygcn.finding import (
+    about_drawn,
+    curvature_of_jury,
+    find_jurors,
+    leave_one_out_of,
+    origin_of,
+    positions_of,
+    resolved_votes,
+)
 from jurygcn.jury_storage import load_jury, save_jury
 from jurygcn.leave_one_out.corrected import Correction
 from jurygcn.leave_one_out.estimated import LeaveOneOut
@@ -154,11 +165,9 @@ class Jury:
 
     def _announce(self) -> None:
         """Say once what will be done and what it costs, if that is much."""
-        if self.run.progress and not self._announced:
-            expected = self.cost()
-            if expected.seconds > LONG:
-                announce(expected.words)
-            self._announced = True
+        if self.run.progress and not self._announced and (expected := self.cost()).seconds > LONG:
+            announce(expected.words)
+        self._announced = True
 
     @plain_torch()
     def cost(self) -> Cost:
@@ -231,9 +240,7 @@ class Jury:
         return advice_of(self, diffusion, self._advice)
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
-        if nodes is None:
-            return torch.arange(int(self.data.num_nodes))
-        return check_nodes(nodes, self.data, what="nodes")
+        return torch.arange(int(self.data.num_nodes)) if nodes is None else check_nodes(nodes, self.data, what="nodes")
 
     # --- what lies behind a verdict --------------------------------------------------------------------
 
@@ -285,9 +292,7 @@ class Jury:
     @plain_torch()
     def label_origin(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """What coverage is averaged over, what stands against any claim of it, and notes, as far as labels decide."""
-        if self.drawn:
-            return origin_of_labels(self.engine.on(self.positions), "random")
-        return origin_of_labels(self.engine, self.chosen)
+        return origin_of(self)
 
     @cached_property
     def factorised(self) -> LeaveOneOut:
@@ -306,10 +311,6 @@ class Jury:
     def panel(self) -> Panel:
         """Regressions on averaged features and random walks, fitted to the same labels in closed form."""
         self._sources.check()
-        if layout_of(self.data) is not None:
-            raise SettingError(
-                "expected a graph without types of nodes for the panel, got a HeteroData; leave the panel out"
-            )
         return panel_of(self.engine)
 
     @plain_torch()
@@ -322,10 +323,31 @@ class Jury:
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     @plain_torch()
-    def influence_on(self, node: int) -> pd.DataFrame:
-        """The training nodes that drive the prediction of ``node``, most influential first, signed."""
+    def influence_on(self, node: int, of: str = "labels") -> pd.DataFrame:
+        """What drives the prediction of ``node``: "labels", "edges" or "nodes" in reach, or its own "features".
+
+        Each is taken away. ``support`` is how much the predicted class's probability then drops: ``direct`` by message
+        passing, exact, plus ``through_parameters`` by one Newton step. The largest comes first.
+        """
         self._sources.check()
-        return influence_on(self, node)
+        return influence_on(self, node, of)
+
+    @plain_torch()
+    def what_if(self, nodes: Tensor | Sequence[int] | None = None, *, steps: int = 1, **edit: Any) -> WhatIf:
+        """Predictions at ``nodes`` (all by default) after an edit of the graph or its labels, without retraining.
+
+        Edits: ``remove_edges`` and ``add_edges`` (pairs of nodes; in an undirected graph both directions, unless
+        ``undirected=False``), ``remove_nodes`` (with their edges and labels), ``change_features`` ({node: features})
+        and ``change_labels`` ({node: label}; None takes a label away). ``steps`` is the number of Newton steps.
+        """
+        self._sources.check()
+        return what_if(self, nodes, edit_of(self.engine, **edit), steps=steps)
+
+    @plain_torch()
+    def forget(self, nodes: Tensor | Sequence[int], **settings: Any) -> Forgotten:
+        """A model that has unlearned ``nodes``; ``certify=True`` retrains one and compares them on a ``sample=``."""
+        self._sources.check()
+        return forget(self, nodes, **settings)
 
     @plain_torch()
     def health(self) -> Health:
@@ -369,8 +391,6 @@ class Jury:
     def save(self, path: str | Path) -> Path:
         """Write the jurors and the settings into the folder ``path`` (npz and json, no pickle)."""
         self._sources.check()
-        if self.drawn:
-            raise SettingError("expected a jury without drawn to save, got one with it; make it again when needed")
         return save_jury(self, Path(path))
 
     @classmethod

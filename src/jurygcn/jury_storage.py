@@ -47,6 +47,8 @@ ROUNDING = 1e-4  # by which a leverage may lie outside of 0..1, and outputs of t
 
 def save_jury(jury: Jury, folder: Path) -> Path:
     """Write the fitted jury, in one piece: a folder holds the jury of before or this one."""
+    if jury.drawn:
+        raise SettingError("expected a jury without drawn to save, got one with it; make it again when needed")
     values = vars(jury.jurors)
     tensors = {"train_nodes": jury.train_nodes, "outputs": jury.engine.train_outputs}
     tensors |= {key: value for key, value in values.items() if isinstance(value, Tensor)}

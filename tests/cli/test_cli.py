@@ -239,6 +239,21 @@ def test_doctor():
     assert "retrained jurors" not in quick.stdout
 
 
+def test_why():
+    shown = run_json("why", "karate", 5, *FAST, "--top", 2)
+    assert shown["node"] == 5
+    assert set(shown["influence"]) == {"labels", "edges", "nodes", "features"}
+    assert all(len(rows) <= 2 for rows in shown["influence"].values())
+    row = shown["influence"]["edges"][0]
+    assert row["support"] == pytest.approx(row["direct"] + row["through_parameters"])
+    words = run("why", "karate", 5, *FAST)
+    assert words.exit_code == 0
+    assert "if they were not there" in words.stdout
+    wrong = run("why", "karate", 99, *FAST)
+    assert wrong.exit_code == 2
+    assert "node number 0..33" in wrong.stderr
+
+
 def test_demo_falls_back_to_digits(monkeypatch):
     real = trained_model.load_graph
 

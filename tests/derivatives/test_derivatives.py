@@ -10,7 +10,7 @@ from torch.func import hessian, jacrev
 from cases import CASES, GRAPHS, Case
 from jurygcn.curvature import curvature_of
 from jurygcn.derivatives import DenseJacobian, RowSpaceJacobian, autodiff
-from jurygcn.derivatives.jacobian import _masked_adjacency
+from jurygcn.derivatives.gcn_jacobian import _masked_adjacency
 from jurygcn.models import receptive_field
 from jurygcn.models.receptive_field import ReceptiveField
 from reference import finite_differences, gcn_forward, theorem_1

@@ -139,6 +139,7 @@ FAST = ("--epochs", "3", "--hidden", "2")
         ("train", "{graph}", "--labels", "4", "--method", "ensemble", "--epochs", "2", "--out", "{graph}/out"),
         ("quantify", "{graph}", "--labels", "4", *FAST, "--out", "{graph}/out", "--report", "{graph}/page.html"),
         ("doctor", "{graph}", "--labels", "4", *FAST, "--retrain", "0"),
+        ("why", "{graph}", "0", "--labels", "4", *FAST),
         ("evaluate", "{graph}", "--labels", "2", "--splits", "1", "--methods", "jury", "--no-left-out"),
         ("active", "next", "{graph}", "--labels", "{labels}", "--batch", "2", *FAST, "--out", "{graph}/tasks.json"),
         ("active", "add", "{graph}", "--labels", "{graph}/l.csv", "--answers", "{labels}"),

@@ -14,9 +14,11 @@ from torch_geometric.nn import GCNConv
 
 from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Verdict, train
 from jurygcn.conformal import exact
+from jurygcn.conformal.advice import take_advice
 from jurygcn.conformal.claims import Agreement
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.data import synthetic
+from jurygcn.diagnostics.grounds import jurors_trusted
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out import stacking
 from jurygcn.leave_one_out.panel import Panel, with_constant
@@ -380,4 +382,7 @@ def test_jurors_that_are_not_trusted_have_no_vote_in_the_stacked_jury():
     again = Jury(others, data, nodes, weight_decay=5e-4).fit().verdict()
     torch.testing.assert_close(verdict.p_values, again.p_values)
     jury._agreement, jury._advice = Agreement(1.0, 0.5, 0.5, trusted=True), {}
-    assert jury.verdict().advice.model_share > 0.0
+    perfect = dict.fromkeys((0, 1, 2), one_hot(data.y[nodes], 3) * 0.9 + 0.1 / 3)
+    assert take_advice(jury.engine, jury.panel, jury.positions, perfect).model_share > 0.5
+    assert take_advice(jury.engine, jury.panel, jury.positions, perfect, heard=False).model_share == 0.0
+    assert jurors_trusted(jury)

@@ -243,7 +243,7 @@ def test_claims_with_drawn_labels():
     assert verdict.claim(0.1, method="full").kind == "target"
     assert "25 labels that were drawn" in verdict.claim(0.1).words
     exact = jury.verdict(full=True, advice="panel").claim(0.1, method="full")
-    assert (exact.kind, exact.coverage) == ("promise", pytest.approx(0.9))
+    assert (exact.kind, exact.coverage) == ("target", pytest.approx(0.9))
     with pytest.raises(SettingError, match="training nodes"):
         jury_of(data, nodes, chosen="actively", drawn=[min(set(range(150)) - set(nodes.tolist())), 0])
 

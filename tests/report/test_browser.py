@@ -198,7 +198,7 @@ def test_drivers_are_named_with_their_sign(visit):
     node = int(verdict.ranking()[0])
     tab = visit(fragment=f"#node={node}")
     expected = jury.influence_on(node).head(8)
-    listed = tab.locator("#node li", has=tab.locator(".middle"))
+    listed = tab.locator("#node .drivers li", has=tab.locator(".middle"))
     assert listed.count() == 8
     for place, row in enumerate(expected.itertuples()):
         words = listed.nth(place).inner_text()
@@ -211,6 +211,20 @@ def test_drivers_are_named_with_their_sign(visit):
     last = int(verdict.ranking()[-1])
     tab.goto(tab.url.split("#")[0] + f"#node={last}")
     assert "Not available for this node" in tab.locator("#node").inner_text()
+
+
+def test_choosing_an_edge_says_what_happens_without_it(visit):
+    tab = visit()
+    tab.locator("#rows td.node button").first.click()
+    assert tab.locator("#without").inner_text() == ""
+    tab.locator("#node [data-link]").first.dispatch_event("click")
+    said = tab.locator("#without").inner_text()
+    assert said.startswith("Without the edge to ")
+    assert "through training" in said
+    assert tab.locator("#node .edge-choice.chosen").count() == 1
+    tab.locator("#node [data-link]").nth(1).focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("#without").inner_text() != said
 
 
 def test_markup_in_names_is_text(visit):

@@ -219,7 +219,29 @@ def test_saving_and_loading(tmp_path: Path):
             Report.load(tmp_path)
 
 
+@pytest.mark.parametrize("made", [judged, judged_regression])
+def test_links_say_what_happens_without_an_edge(made):
+    jury, verdict = made()
+    content = report_on(jury, verdict, details=5).content
+    links = content["details"]["links"]["rows"]
+    assert len(links) == 5
+    tried = 0
+    for place, row in enumerate(links):
+        node = content["rows"]["node"][place]
+        for k, other in enumerate(row["node"][:2]):
+            result = jury.what_if([node], remove_edges=[(node, other)])
+            c = int(result.before[0].argmax())
+            assert row["direct"][k] == pytest.approx(-float(result.direct_effect[0, c]), rel=1e-2, abs=1e-6)
+            assert row["through"][k] == pytest.approx(-float(result.parameter_effect[0, c]), rel=2e-2, abs=1e-4)
+            without = int(result.after[0].argmax()) if made is judged else float(result.after[0, 0])
+            assert row["without"][k] == pytest.approx(without, rel=1e-2)
+            tried += 1
+    assert tried > 4
+
+
 FORGED = {
+    "a link to a class that is none": lambda c: c["details"]["links"]["rows"][0]["without"].__setitem__(0, 9),
+    "a link without its effect": lambda c: c["details"]["links"]["rows"][0]["direct"].pop(),
     "a p-value of 111,111": lambda c: c["details"]["p_values"][0].__setitem__(0, 111_111.0),
     "p-values of fewer classes": lambda c: c["details"]["p_values"][0].pop(),
     "p-values of fewer nodes": lambda c: c["details"]["p_values"].pop(),

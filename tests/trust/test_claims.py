@@ -179,7 +179,7 @@ SETS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, float
     ),
     "panel alone, full, drawn labels vote": (
         *({"chosen": ACTIVE, "drawn": 20}, {"advice": "panel"}, {"method": "full"}),
-        *("promise", 0.9, "labels that were drawn", "nodes"),
+        *("target", 0.9, "labels that were drawn", "nodes"),
     ),
     "newton, new nodes": ({}, {"new": True, "diffusion": 0}, {}, "target", 0.9, "grew after training", "nodes"),
     "panel alone, new nodes": ({}, {"new": True, "advice": "panel"}, {}, "target", 0.9, "grew after", "nodes"),

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "Train on some labelled nodes and print the test accuracy.",
     "quantify": "Train or load a GCN, and quantify the uncertainty of each of its predictions.",
     "doctor": "Check whether the verdict is reliable: convergence, curvature, solver, agreement with retrained jurors.",
+    "why": "Say what drives the prediction of a node: labels, edges, neighbours and features, each taken away.",
     "select": "Choose among settings of a GCN by left-out labels, without a validation set.",
     "labels": "Find labels that are probably wrong.",
     "report": "Write the results in a folder as one HTML page with tables and charts. It works offline.",

@@ -64,6 +64,11 @@ class GCNEngine(GenericEngine):
         return local_graph(self._inputs, nodes, num_hops(self.model))
 
     @property
+    def separable(self) -> bool:
+        """Outputs of a GCN depend on neighbourhoods alone."""
+        return True
+
+    @property
     def _train_graph(self) -> tuple[Data, Tensor]:
         # This is called inside function transforms, whose tensors must not be cached, so it returns the whole graph.
         return self._inputs, self.train_nodes

@@ -17,18 +17,15 @@ from jurygcn.data import check_graph, check_nodes, check_targets, known_classes,
 from jurygcn.data.heterogeneous import as_given, layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
 from jurygcn.engine.acceptance import check_outputs
-from jurygcn.engine.expected import (
-    EgoDerivatives,
-    Expected,
-    NotSeparable,
-    random_in_training,
-)
+from jurygcn.engine.elsewhere import elsewhere, separable
+from jurygcn.engine.expected import EgoDerivatives, Expected, NotSeparable, random_in_training
 from jurygcn.engine.protocol import Predictor, SecondDerivative
 from jurygcn.engine.refusals import check_layers
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
+from jurygcn.graph.ego import Changes, EgoGraphs, ego_graphs
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.typed import local_view
 from jurygcn.losses import Loss, loss_named
@@ -120,6 +117,20 @@ class GenericEngine:
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
         part.decay = self.decay.to(dtype)
         return part
+
+    def elsewhere(self, data: Data, nodes: Tensor, targets: Tensor, theta: Tensor | None = None) -> GenericEngine:
+        """The model on another graph with other training nodes, and with the parameters ``theta`` if given."""
+        return elsewhere(self, data, nodes, targets, theta)
+
+    def copies(self, centres: Tensor, changes: Changes, *, most_rows: int) -> EgoGraphs | None:
+        """The neighbourhoods of ``centres`` in edited graphs; None if the model needs more or they are too large."""
+        hops = num_hops(self.model)
+        return ego_graphs(self.data, centres, hops, most_rows=most_rows, changes=changes) if self.separable else None
+
+    @cached_property
+    def separable(self) -> bool:
+        """Whether copies of neighbourhoods determine the outputs at their centres."""
+        return separable(self)
 
     def _clear_cached(self, *names: str) -> None:
         """Drop cached properties that a copy must not share with its original."""

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from jurygcn.derivatives import ClosedForm, Jacobian
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.ways import Way
+from jurygcn.graph.ego import Changes, EgoGraphs
 from jurygcn.losses import Loss
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -110,6 +111,16 @@ class Engine(Protocol):
 
     def cast(self, dtype: torch.dtype) -> Engine:
         """The engine in another precision."""
+
+    def elsewhere(self, data: Data, nodes: Tensor, targets: Tensor, theta: Tensor | None = None) -> Engine:
+        """The model on another graph with other training nodes, and with the parameters ``theta`` if given."""
+
+    @property
+    def separable(self) -> bool:
+        """Whether copies of neighbourhoods determine the outputs at their centres."""
+
+    def copies(self, centres: Tensor, changes: Changes, *, most_rows: int) -> EgoGraphs | None:
+        """The neighbourhoods of ``centres`` in edited graphs; None if the model needs more or they are too large."""
 
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout if the model has any."""

@@ -135,18 +135,25 @@ def _train_stack(engine: Engine, source: nn.Module, settings: Retraining, batch:
 
 def _train_one(engine: Engine, source: nn.Module, settings: Retraining, position: int) -> Tensor:
     """Train one juror of any model."""
-    model = independent_copy(source)
     data, node = engine.data, int(engine.train_nodes[position])
     if settings.remove == "node":
         data = without_node(data, node)
     weights = _weights_without(engine.num_train, torch.tensor([position]))[0]
+    return trained_again(engine, source, settings, data, engine.train_nodes, weights)
+
+
+def trained_again(
+    engine: Engine, source: nn.Module, settings: Retraining, data: Data, nodes: Tensor, weights: Tensor
+) -> Tensor:
+    """The parameters of a copy of ``source``, trained on a graph, (P,)."""
+    model = independent_copy(source)
     if settings.fit is not None:
-        settings.fit(model, as_given(data), engine.train_nodes, weights)
+        settings.fit(model, as_given(data), nodes, weights)
     else:
         train(
             model,
             data,
-            engine.train_nodes,
+            nodes,
             epochs=settings.epochs,
             lr=settings.lr,
             weight_decay=engine.weight_decay,

@@ -110,6 +110,10 @@ class PreparedDual(Prepared):
             condition=self.condition,
         )
 
+    def precondition(self, block: Tensor) -> Tensor:
+        """One application of the factors, without the residual. Shapes: (P, b) -> (P, b)."""
+        return self._apply_inverse(block)
+
     def _apply_inverse(self, block: Tensor) -> Tensor:
         factor, weights = self.operator.factor, self.inverse_diagonal[:, None]
         scaled = weights * block

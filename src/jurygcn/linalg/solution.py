@@ -58,6 +58,10 @@ class Prepared(ABC):
     def solve(self, block: Tensor) -> Solution:
         """Solve A X = B. Shapes: (P, k) -> Solution with value (P, k)."""
 
+    def precondition(self, block: Tensor) -> Tensor:
+        """A⁻¹ B for iterations that check their own residual. Shapes: (P, k) -> (P, k)."""
+        return self.solve(block).value
+
     def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
         """A⁻¹ U_iᵀ w_i for some terms i, some columns at a time; a solver may return it in the lower precision
         ``dtype``.

@@ -20,6 +20,8 @@ from jurygcn.jury import Jury
 from jurygcn.report.diagnostics_text import caution, checkup_words
 from jurygcn.report.document import Report, rounded
 from jurygcn.report.left_out import expected_tile, left_out_content
+from jurygcn.report.links import MOST_NODES as LINKED
+from jurygcn.report.links import links_of
 from jurygcn.report.measures import MeasuredVerdict, charts, headline
 from jurygcn.verdict import Verdict
 
@@ -212,11 +214,18 @@ def _training(jury: Jury) -> dict[str, list[Any]]:
 
 def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
     """P-values and influential labels of the first rows; linearised jurors are too many to compute the labels."""
-    columns: dict[str, Any] = {"count": len(detailed), "p_values": None, "drivers": None, "support": None}
+    columns: dict[str, Any] = {
+        "count": len(detailed),
+        "p_values": None,
+        "drivers": None,
+        "support": None,
+        "links": None,
+    }
     if verdict.label_counts is not None:
         columns["p_values"] = rounded(verdict.p_values[detailed].tolist(), 3)
     if jury.votes.how != "linearized" and len(detailed):
         drivers = influence_of_labels(jury, verdict.nodes[detailed], count=DRIVERS)
+        columns["links"] = links_of(jury, verdict.nodes[detailed])
         columns |= {"drivers": drivers.positions.tolist(), "support": rounded(drivers.support.double().tolist(), 3)}
     return columns
 
@@ -253,6 +262,7 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):
         said.append(f"The labels with most influence are shown for the {detailed:,} most uncertain nodes.")
+        said.append(f"What happens without an edge is computed for the first {min(detailed, LINKED):,} of them.")
     if not complete:
         said.append(
             f"The graph has many edges, so up to {MAX_NEIGHBOURS} neighbours are shown, and only for those nodes."

@@ -51,6 +51,14 @@ def check_content(content: Mapping[str, Any]) -> None:
     for drivers, support in zip(details["drivers"] or (), details["support"] or ()):
         _need(_whole(drivers, len(training["node"])) and len(drivers) == len(support) and _numbers(support), "drivers")
 
+    links = details.get("links")  # reports of earlier versions have none
+    if links is not None:
+        _need(len(links["rows"]) <= details["count"], "number of links")
+        for row in links["rows"]:
+            _need(_whole(row["node"]) and _numbers(row["direct"]) and _numbers(row["through"]), "links")
+            _need(_whole(row["without"], len(classes)) if classify else _numbers(row["without"]), "links")
+            _need(len({len(values) for values in row.values()}) == 1, "number of links")
+
 
 def _check_left_out(found: Mapping[str, Any] | None, classes: int) -> None:
     """Check what left-out labels say; None where they say nothing."""

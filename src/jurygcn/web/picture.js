@@ -31,7 +31,7 @@ function around(count, radius, turn = -Math.PI / 2) {
   });
 }
 
-function picture(node, neighbours, drivers) {
+function picture(node, neighbours, drivers, links = [], onLink = null) {
   const near = neighbours.slice(0, RING);
   const far = drivers.filter((driver) => !near.includes(driver.node) && driver.node !== node);
   const margin = far.length ? 0 : 72; // without an outer ring
@@ -46,7 +46,19 @@ function picture(node, neighbours, drivers) {
   };
   const seen = new Set(near);
   for (const a of near) for (const b of neighboursOf(a)) if (a < b && seen.has(b)) svg.append(line(a, b, { class: 'link' }));
-  for (const a of near) svg.append(line(node, a, { class: 'own' }));
+  const linkTo = new Map(links.map((link) => [link.node, link]));
+  const strongest = Math.max(1e-12, ...links.map((link) => Math.abs(link.support)));
+  for (const a of near) {
+    const link = linkTo.get(a);
+    if (!link) { svg.append(line(node, a, { class: 'own' })); continue; }
+    const width = 1.5 + (6 * Math.abs(link.support)) / strongest;
+    const label = `Edge to ${nameOf(a)}, support ${signed(link.support)}`;
+    const visible = line(node, a, { class: link.support >= 0 ? 'own-for' : 'own-against', 'stroke-width': width });
+    const wide = line(node, a, { class: 'hit', 'stroke-width': 16 });
+    svg.append(draw('g', { class: 'edge-choice', tabindex: '0', role: 'button', 'aria-label': label, 'data-link': a, onclick: () => onLink(link), onkeydown: (event) => {
+      if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); onLink(link); }
+    } }, draw('title', {}, label), wide, visible));
+  }
   const most = Math.max(1e-12, ...drivers.map((driver) => Math.abs(driver.support)));
   for (const { node: other, support } of drivers) {
     if (other === node || !place.has(other)) continue;
@@ -68,12 +80,13 @@ function picture(node, neighbours, drivers) {
 
 const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toPrecision(2)}`;
 
-function key(drivers, [circle, square] = ['judged', 'trained on']) {
+function key(drivers, [circle, square] = ['judged', 'trained on'], links = []) {
   const sample = (child) => draw('svg', { viewBox: '0 0 26 12', 'aria-hidden': 'true' }, child);
   const line = (name) => draw('line', { x1: 0, x2: 26, y1: 6, y2: 6, class: name, 'stroke-width': 3 });
   const box = draw('rect', { x: 7, y: 0, width: 12, height: 12, rx: 2, fill: NO_COLOUR[0] });
   const parts = [[draw('circle', { cx: 13, cy: 6, r: 6, fill: NO_COLOUR[0] }), circle], [box, square], [line('own'), 'edge']];
-  if (drivers) parts.push([line('for'), 'supports'], [line('against'), 'opposes']);
+  if (links.length) parts.push([line('own-for'), 'edge that supports'], [line('own-against'), 'edge that opposes']);
+  if (drivers) parts.push([line('for'), 'label that supports'], [line('against'), 'label that opposes']);
   const what = data.kind === 'classes' ? make('span', {}, 'Number and colour: class') : null;
   return make('div', { class: 'key' }, what, parts.map(([child, words]) => make('span', {}, sample(child), words)));
 }

@@ -1,0 +1,77 @@
+"""Tables of `what_if.py`: edits against retraining, sequences, time, explanations."""
+
+from __future__ import annotations
+
+from pages.rows import Document, Tables, markdown
+
+MODELS = {("SGC", 0): "SGC", ("GCN", 200): "GCN, 200 epochs", ("GCN", 1000): "GCN, 1,000 epochs", ("GAT", 100): "GAT"}
+METHODS = ("newton", "plain influence", "GIF")
+
+
+def tables(document: Document) -> Tables:
+    """One table for each part that has been measured."""
+    rows = document["rows"]
+    for part, write in (
+        ("retraining", _retraining),
+        ("sequence", _sequence),
+        ("time", _time),
+        ("explanations", _explained),
+    ):
+        found = [row for row in rows if row["part"] == part]
+        if found:
+            yield f"what_if: {part}", write(found)
+
+
+def _retraining(rows: list[Document]) -> str:
+    head = ["model", "graph", "edit", "edits", *(f"{m}: risk / predictions" for m in METHODS)]
+    body, order = [], list(MODELS)
+    for row in sorted(rows, key=lambda row: order.index((row["model"], row["epochs"]))):
+        cells = [f"{row['methods'][m]['risk']:.3f} / {row['methods'][m]['predictions']:.3f}" for m in METHODS]
+        body.append([MODELS[row["model"], row["epochs"]], row["graph"], row["kind"], str(row["edits"]), *cells])
+    return markdown(head, body)
+
+
+def _sequence(rows: list[Document]) -> str:
+    head = ["model", "deletions", "error", "error without the step", "same class", "remaining", "says retrain"]
+    body = [
+        [
+            MODELS[row["model"], row["epochs"]],
+            str(at["deletions"]),
+            f"{at['error']:.1e}",
+            f"{at['without_step']:.1e}",
+            f"{100 * at['same_class']:.1f} %",
+            f"{at['remaining']:.3f}",
+            "yes" if at["retrain"] else "no",
+        ]
+        for row in rows
+        for at in row["after"]
+    ]
+    return markdown(head, body)
+
+
+def _time(rows: list[Document]) -> str:
+    head = ["graph", "way", "milliseconds per edit", "faster than PyG's loop", "faster than this library's loop"]
+    body = [
+        [row["graph"], way, f"{t['milliseconds']:.1f}", f"{t['usual']:.0f} ×", f"{t['own']:.0f} ×"]
+        for row in rows
+        for way, t in row["ways"].items()
+    ]
+    return markdown(head, body)
+
+
+def _explained(rows: list[Document]) -> str:
+    head = ["graph", "method", "fidelity+", "fidelity−", "unfaithfulness", "edges in the motif", "seconds per node"]
+    body = [
+        [
+            row["graph"],
+            name,
+            f"{m['fidelity_plus']:.2f}",
+            f"{m['fidelity_minus']:.2f}",
+            f"{m['unfaithfulness']:.3f}",
+            "" if m["in_motif"] is None else f"{100 * m['in_motif']:.0f} %",
+            f"{m['seconds']:.2f}",
+        ]
+        for row in rows
+        for name, m in row["methods"].items()
+    ]
+    return markdown(head, body)

@@ -1,0 +1,278 @@
+r"""The Jacobian of a GCN in closed form, with the factors of its layers.
+
+The first layer of a two-layer GCN factorises over hidden units, so its cost does not grow with C.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from jurygcn.derivatives.closed_form import ClosedForm
+from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS, DenseJacobian, HeldJacobian, Jacobian
+from jurygcn.graph.sparse import SparseMatrix
+
+
+class TwoLayerJacobian(HeldJacobian):
+    r"""The Jacobian of a two-layer GCN, factored over hidden units.
+
+    .. math::
+        \frac{\partial z_{ic}}{\partial W^{(1)}_{fq}} = T_{qif} W^{(2)}_{qc}, \quad
+        T_{qi} = \sum_v \hat A_{iv} \sigma'_{vq} (\hat A X)_v, \qquad
+        \frac{\partial z_{ic}}{\partial W^{(2)}_{qd}} = (\hat A E)_{iq} \delta_{cd}
+
+    Shapes: T (h, n, F), AE (n, h), W2 (h, C); P = F h + h C.
+    """
+
+    def __init__(self, T: Tensor, AE: Tensor, W2: Tensor) -> None:
+        self.T, self.AE, self.W2 = T, AE, W2
+        h, n, F = T.shape
+        C = W2.shape[1]
+        self.shape = (n, C, F * h + h * C)
+
+    def _split(self, block: Tensor) -> tuple[Tensor, Tensor]:
+        h, _, F = self.T.shape
+        first, second = block.split([F * h, h * self.W2.shape[1]])
+        return first.view(F, h, -1), second.view(h, self.W2.shape[1], -1)
+
+    def push(self, block: Tensor) -> Tensor:
+        """J V."""
+        V1, V2 = self._split(block)
+        hidden = torch.bmm(self.T, V1.transpose(0, 1))  # (h, n, k)
+        return torch.einsum("qc,qik->ick", self.W2, hidden) + torch.einsum("iq,qck->ick", self.AE, V2)
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        hidden = torch.einsum("qc,ick->qik", self.W2, block)
+        first = torch.bmm(self.T.transpose(1, 2), hidden).transpose(0, 1)  # (F, h, k)
+        second = torch.einsum("iq,ick->qck", self.AE, block)
+        return torch.cat([first.flatten(0, 1), second.flatten(0, 1)])
+
+    def pull_each(self, cotangents: Tensor) -> Tensor:
+        """J_i^T a_i for every node."""
+        hidden = cotangents @ self.W2.T  # (n, h)
+        first = torch.einsum("qif,iq->ifq", self.T, hidden).flatten(1)
+        second = (self.AE.unsqueeze(2) * cotangents.unsqueeze(1)).flatten(1)
+        return torch.cat([first, second], dim=1)
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """J diag(scale) J^T, by h products of size n x F x n."""
+        scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
+        inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
+        return _assemble(inner, self.AE, self.W2, scale2)
+
+    def curvature(self, root: Tensor) -> Tensor:
+        r"""Sum of J_i^T L_i L_i^T J_i, block by block; the first layer's blocks do not depend on C.
+
+        With :math:`S = L L^T`: block (q, q') of the first layer is
+        :math:`\sum_i (W_2 S_i W_2^T)_{qq'} T_{qi}^T T_{q'i}`; the last layer's is
+        :math:`\sum_i (\hat A E)_i^T (\hat A E)_i \otimes S_i`; the cross blocks likewise.
+        """
+        (h, n, F), C = self.T.shape, self.W2.shape[1]
+        S = root @ root.transpose(1, 2)
+        WS = self.W2 @ S  # (n, h, C)
+        WSW = WS @ self.W2.T  # (n, h, h)
+        P1 = F * h
+        out = torch.empty(self.shape[2], self.shape[2], dtype=self.T.dtype, device=self.T.device)
+        first = out[:P1, :P1].view(F, h, F, h)
+        for q in range(h):
+            for r in range(q, h):
+                block = (self.T[q] * WSW[:, q, r, None]).T @ self.T[r]
+                first[:, q, :, r] = block
+                first[:, r, :, q] = block.T
+            cross = self.T[q].T @ (self.AE.unsqueeze(2) * WS[:, q].unsqueeze(1)).view(n, h * C)  # (F, h C)
+            out[:P1, P1:].view(F, h, h * C)[:, q] = cross
+        out[P1:, :P1] = out[:P1, P1:].T
+        pairs = (self.AE.unsqueeze(2) * self.AE.unsqueeze(1)).view(n, h * h)
+        out[P1:, P1:] = (pairs.T @ S.reshape(n, C * C)).view(h, h, C, C).permute(0, 2, 1, 3).reshape(h * C, h * C)
+        return out
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """J_i A J_i^T for every node, block by block as in ``curvature``."""
+        (h, n, F), C = self.T.shape, self.W2.shape[1]
+        P1 = F * h
+        first = matrix[:P1, :P1].view(F, h, F, h)
+        inner = torch.empty(n, h, h, dtype=matrix.dtype, device=matrix.device)
+        mixed = torch.empty(n, h, C, dtype=matrix.dtype, device=matrix.device)
+        for q in range(h):
+            for r in range(q, h):
+                inner[:, q, r] = inner[:, r, q] = ((self.T[q] @ first[:, q, :, r]) * self.T[r]).sum(dim=1)
+            cross = (self.T[q] @ matrix[:P1, P1:].view(F, h, h * C)[:, q]).view(n, h, C)
+            mixed[:, q] = (cross * self.AE.unsqueeze(2)).sum(dim=1)
+        W2 = self.W2.expand(n, h, C)
+        out = W2.transpose(1, 2) @ inner @ W2
+        half = W2.transpose(1, 2) @ mixed
+        out += half + half.transpose(1, 2)
+        corner = matrix[P1:, P1:].reshape(h, C * h * C)
+        for nodes in torch.arange(n, device=out.device).split(max(1, TEMPORARY_NUMBERS // corner.shape[1])):
+            last = (self.AE[nodes] @ corner).view(-1, C, h, C)
+            out[nodes] += (last * self.AE[nodes, None, :, None]).sum(dim=2)
+        return out
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T."""
+        scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
+        lengths = torch.bmm(self.T.square(), scale1.T.unsqueeze(2)).squeeze(2)  # (h, n)
+        return _own_grams(lengths, self.AE, self.W2, scale2)
+
+    def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
+        """The same Jacobian in another precision."""
+        return TwoLayerJacobian(self.T.to(dtype), self.AE.to(dtype), self.W2.to(dtype))
+
+    def subset(self, terms: Tensor) -> TwoLayerJacobian:
+        """The factors of some nodes."""
+        return TwoLayerJacobian(self.T[:, terms], self.AE[terms], self.W2)
+
+
+class RowSpaceJacobian(HeldJacobian):
+    r"""The Jacobian of a two-layer GCN in the span of the R rows of :math:`\hat A X` that training nodes reach.
+
+    Every first-layer direction is a combination of those rows, so T of :class:`TwoLayerJacobian` is not formed:
+    :math:`T_{qi} = \sum_v M_{(q,i),v} (\hat A X)_v` with the sparse mask-weighted adjacency M. This is cheaper
+    when R is below the number of features.
+
+    Shapes: M (h n, R) sparse; AX (R, F) sparse or dense; AE (n, h), W2 (h, C); P = F h + h C.
+    """
+
+    def __init__(self, mask: sp.csr_matrix, AX: Tensor | SparseMatrix, AE: Tensor, W2: Tensor) -> None:
+        self.mask, self.AX, self.AE, self.W2 = mask, AX, AE, W2
+        n, h = AE.shape
+        self.shape = (n, W2.shape[1], AX.shape[1] * h + h * W2.shape[1])
+
+    @cached_property
+    def _blocks(self) -> SparseMatrix:
+        """M as a block-diagonal matrix: row (q, i), column (q, v), (h n, h R)."""
+        n, h = self.AE.shape
+        rows, reached = self.mask.shape
+        unit = np.repeat(np.arange(rows) // n, np.diff(self.mask.indptr))
+        indices = self.mask.indices + unit * reached
+        wide = sp.csr_matrix((self.mask.data, indices, self.mask.indptr), shape=(rows, h * reached))
+        return SparseMatrix(wide, dtype=self.AE.dtype, device=self.AE.device)
+
+    def push(self, block: Tensor) -> Tensor:
+        """J V."""
+        F, h, C, k = self.AX.shape[1], *self.W2.shape, block.shape[1]
+        V1, V2 = block.split([F * h, h * C])
+        seen = (self.AX @ V1.reshape(F, h * k)).view(-1, h, k).transpose(0, 1)  # (h, R, k)
+        hidden = (self._blocks @ seen.reshape(-1, k)).view(h, -1, k)
+        return torch.einsum("qc,qik->ick", self.W2, hidden) + torch.einsum("iq,qck->ick", self.AE, V2.view(h, C, k))
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        k, h = block.shape[2], self.W2.shape[0]
+        hidden = torch.einsum("qc,ick->qik", self.W2, block).reshape(-1, k)
+        spread = (self._blocks.T @ hidden).view(h, -1, k).transpose(0, 1)  # (R, h, k)
+        first = self.AX.T @ spread.reshape(spread.shape[0], -1)
+        second = torch.einsum("iq,ick->qck", self.AE, block)
+        return torch.cat([first.view(-1, k), second.flatten(0, 1)])
+
+    def pull_each(self, cotangents: Tensor) -> Tensor:
+        """J_i^T a_i for every node."""
+        return self.expanded.pull_each(cotangents)
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """J diag(scale) J^T, from the R x R products of the reached rows."""
+        F, h, n = self.AX.shape[1], self.W2.shape[0], self.AE.shape[0]
+        scale1 = scale[: F * h].view(F, h)
+        if not bool((scale1 == scale1[0, 0]).all()):
+            return self.expanded.gram(scale)
+        rows = self.AX @ self.AX.to_dense().T  # (R, R)
+        seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
+        inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
+        return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
+
+    def curvature(self, root: Tensor) -> Tensor:
+        """Sum of J_i^T L_i L_i^T J_i."""
+        return self.expanded.curvature(root)
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """J_i A J_i^T for every node."""
+        return self.expanded.quadratic(matrix)
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T, which stays sparse if AX is."""
+        F, (n, h) = self.AX.shape[1], self.AE.shape
+        if not isinstance(self.AX, SparseMatrix):
+            return self.expanded.own_grams(scale)
+        scale1 = scale[: F * h].view(F, h)
+        T = (self.mask @ self.AX.to_scipy()).power(2)
+        lengths = [torch.from_numpy(T[q * n : (q + 1) * n] @ scale1[:, q].cpu().numpy()) for q in range(h)]
+        return _own_grams(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
+
+    def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
+        """The same Jacobian in another precision."""
+        AX = self.AX.cast(dtype) if isinstance(self.AX, SparseMatrix) else self.AX.to(dtype)
+        return RowSpaceJacobian(self.mask, AX, self.AE.to(dtype), self.W2.to(dtype))
+
+    def subset(self, terms: Tensor) -> RowSpaceJacobian:
+        """The factors of some nodes."""
+        n, h = self.AE.shape
+        rows = (np.arange(h)[:, None] * n + terms.cpu().numpy()).ravel()
+        return RowSpaceJacobian(self.mask[rows], self.AX, self.AE[terms], self.W2)
+
+    @cached_property
+    def expanded(self) -> TwoLayerJacobian:
+        """The same Jacobian with T formed."""
+        T = self.mask @ (self.AX.to_scipy() if isinstance(self.AX, SparseMatrix) else self.AX.cpu().numpy())
+        T = torch.from_numpy(T.toarray() if sp.issparse(T) else T)
+        n, h = self.AE.shape
+        return TwoLayerJacobian(T.view(h, n, -1).to(self.AE), self.AE, self.W2)
+
+
+def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+    """The Gram matrix of both layers from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
+    (h, n, _), C = inner.shape, W2.shape[1]
+    pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
+    first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)
+    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
+    first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
+    return first.permute(2, 0, 3, 1)
+
+
+def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+    """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
+    out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
+    out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)
+    return out
+
+
+def closed_form_jacobian(form: ClosedForm) -> Jacobian:
+    """The training nodes' Jacobian of a GCN, in the cheapest form for its depth and sizes."""
+    if form.L != 2:
+        return DenseJacobian(form.jacobian_rows())
+    AX, AE, W2 = form.AE[1], form.AE[2], form.W[2]
+    assert isinstance(AE, Tensor)
+    reached, features = AX.shape
+    if reached >= features and isinstance(AX, Tensor):
+        return TwoLayerJacobian(_first_layer_rows(form, AX), AE, W2)
+    jacobian = RowSpaceJacobian(_masked_adjacency(form), AX, AE, W2)
+    return jacobian if reached < features else jacobian.expanded
+
+
+def _first_layer_rows(form: ClosedForm, AX: Tensor) -> Tensor:
+    """T of :class:`TwoLayerJacobian` where propagated features are dense: one dense product per training node."""
+    hop, slope = form.hop(2).to_scipy(), form.slope[1]
+    T = torch.empty(slope.shape[1], hop.shape[0], AX.shape[1], dtype=AX.dtype, device=AX.device)
+    neighbours, weights = torch.from_numpy(hop.indices).to(AX.device), torch.from_numpy(hop.data).to(AX)
+    for i, (start, stop) in enumerate(zip(hop.indptr[:-1].tolist(), hop.indptr[1:].tolist())):
+        near = neighbours[start:stop]
+        T[:, i] = (slope[near] * weights[start:stop, None]).T @ AX[near]
+    return T
+
+
+def _masked_adjacency(form: ClosedForm) -> sp.csr_matrix:
+    """Row (q, i) is node i's row of A_hat, masked by where hidden unit q is active, (h n, R)."""
+    hop = form.hop(2).to_scipy()
+    n, reached = hop.shape
+    h = form.W[1].shape[1]
+    slope = form.slope[1].cpu().numpy()[hop.indices]  # (nnz, h)
+    indptr = np.concatenate([[0], (np.diff(hop.indptr) + np.zeros((h, 1), dtype=np.int64)).ravel().cumsum()])
+    left = sp.csr_matrix(
+        ((slope * hop.data[:, None]).T.ravel(), np.tile(hop.indices, h), indptr), shape=(h * n, reached)
+    )
+    left.eliminate_zeros()
+    return left

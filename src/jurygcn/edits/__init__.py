@@ -1,0 +1,1 @@
+"""Edits of a graph and what they do to predictions, without retraining."""

@@ -1,0 +1,78 @@
+"""The point that an edit starts from: a model on a graph, with its factorised curvature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.curvature import GGN, GGNFactor
+from jurygcn.engine import Engine
+from jurygcn.errors import SettingError
+from jurygcn.linalg import Prepared, Solver, choose
+
+if TYPE_CHECKING:
+    from jurygcn.jury import Jury
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    r"""A model with parameters theta on a graph, whose objective has the gradient F(theta).
+
+    .. math:: F(\theta) = \frac1n \sum_i \nabla r_i(\theta) + \Lambda \theta - g_0
+
+    with g_0 the gradient of the trained model on the original graph. So F is zero there, also for a model that stopped
+    before the minimum. n stays the original number of labels, as in leaving one out.
+
+    Attributes:
+        engine: the model on the graph.
+        curvature: the Gauss-Newton matrix there.
+        prepared: its factorisation.
+        count: n.
+        carried: F, which earlier edits have left, (P,).
+        moved: the parameters minus those of the trained model, (P,).
+        solver, memory: how later curvatures are factorised.
+    """
+
+    engine: Engine
+    curvature: GGN
+    prepared: Prepared
+    count: int
+    carried: Tensor
+    moved: Tensor
+    solver: str | Solver
+    memory: float
+
+    def after(self, data: Data, nodes: Tensor, theta: Tensor, carried: Tensor) -> Base:
+        """The base of the next edit: other graph, labels and parameters, and the curvature made anew."""
+        engine = self.engine.elsewhere(data, nodes, self.engine.loss.targets(data.y[nodes]), theta)
+        found = engine.expected()
+        curvature = GGN(
+            GGNFactor(found.jacobian, engine.loss.root(found.outputs), self.count), self.curvature.diagonal, found
+        )
+        prepared = choose(self.solver, curvature, memory=self.memory).prepare(curvature)
+        moved = self.moved + theta - self.engine.theta
+        return Base(engine, curvature, prepared, self.count, carried, moved, self.solver, self.memory)
+
+
+def base_of(jury: Jury) -> Base:
+    """The trained model of a jury on its graph."""
+    if jury.leave_out.curvature != "ggn":
+        raise SettingError(
+            f"expected curvature='ggn' for edits, got {jury.leave_out.curvature!r}; make the jury with "
+            "leave_out='newton'"
+        )
+    curvature, engine = cast(GGN, jury.curvature), jury.engine
+    if curvature.expected is not None and curvature.expected.masks:
+        raise SettingError(
+            "expected derivatives in eval mode for edits, got averages over dropout; make the jury with "
+            "LeaveOut(decay='effective')"
+        )
+    nothing = torch.zeros_like(engine.theta)
+    found = jury.factorised
+    return Base(
+        engine, curvature, found.prepared, engine.num_train, nothing, nothing, jury.leave_out.solver, jury.run.bytes
+    )

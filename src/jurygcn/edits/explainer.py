@@ -1,0 +1,117 @@
+"""Explanations in PyG's form: ``torch_geometric.explain.Explainer(..., algorithm=JuryExplainer(jury))``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch_geometric.explain import ExplainerConfig, Explanation
+from torch_geometric.explain.algorithm import ExplainerAlgorithm
+from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
+
+from jurygcn.checks import check_choice
+from jurygcn.edits.base import base_of
+from jurygcn.edits.edit import edit_of, is_undirected
+from jurygcn.edits.influences import edges_near, effects_on, sources_of
+from jurygcn.errors import DataError
+
+if TYPE_CHECKING:
+    from jurygcn.jury import Jury
+
+EFFECTS = ("direct", "parameters", "both")
+
+
+class JuryExplainer(ExplainerAlgorithm):
+    """Masks from edits: an edge or node weighs as much as the explained output drops without it.
+
+    Masks are between 0 and 1: drops over the largest one; 0 for what does not support the output. Edges and nodes that
+    cannot reach the explained node get 0, the explained node gets 1.
+
+    Args:
+        jury: a jury of the explained model on the explained graph.
+        effect: "direct" (message passing with the model as it is, which PyG's fidelity measures), "parameters" (what
+            the edge or node did in training), or "both".
+    """
+
+    def __init__(self, jury: Jury, *, effect: str = "direct") -> None:
+        super().__init__()
+        self.jury, self.effect = jury, check_choice(effect, "effect", EFFECTS)
+
+    def supports(self) -> bool:
+        """Node-level tasks of homogeneous graphs, with masks of edges and of whole nodes."""
+        config: ExplainerConfig = self.explainer_config
+        return (
+            self.model_config.task_level == ModelTaskLevel.node
+            and self.model_config.mode != ModelMode.binary_classification
+            and config.node_mask_type in (None, MaskType.object)
+            and config.edge_mask_type in (None, MaskType.object)
+        )
+
+    def forward(
+        self,
+        model: torch.nn.Module,  # noqa: ARG002
+        x: Tensor,
+        edge_index: Tensor,
+        *,
+        target: Tensor,
+        index: int | Tensor | None = None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> Explanation:
+        """The masks of one node or of several, whose drops are added."""
+        data = self.jury.data
+        if x.shape != data.x.shape or not torch.equal(edge_index, data.edge_index):
+            raise DataError("expected the graph of the jury to explain, got another; make a jury of it first")
+        asked = torch.arange(len(x)) if index is None else torch.as_tensor(index).reshape(-1)
+        nodes = asked.nonzero()[:, 0] if asked.dtype == torch.bool else asked
+        config = self.explainer_config
+        edge_mask = torch.zeros(edge_index.shape[1]) if config.edge_mask_type is not None else None
+        node_mask = torch.zeros(len(x), 1) if config.node_mask_type is not None else None
+        for node in nodes.tolist():
+            output = int(target[node]) if self.model_config.mode == ModelMode.multiclass_classification else 0
+            if edge_mask is not None:
+                edge_mask += self._edges(node, output)
+            if node_mask is not None:
+                node_mask[:, 0] += self._nodes(node, output)
+        if node_mask is not None:
+            node_mask = _scaled(node_mask)
+            node_mask[nodes] = 1.0
+        return Explanation(node_mask=node_mask, edge_mask=None if edge_mask is None else _scaled(edge_mask))
+
+    def _edges(self, node: int, output: int) -> Tensor:
+        pairs, data = edges_near(self.jury, node), self.jury.data
+        both = is_undirected(data)
+        edits = [edit_of(self.jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
+        drops = self._drops(edits, node, output)
+        span = int(data.num_nodes)
+        values = torch.zeros(data.edge_index.shape[1])
+        keys = data.edge_index[0] * span + data.edge_index[1]
+        order = keys.argsort()
+        directions = [(a, b) for a, b in pairs], [(b, a) for a, b in pairs]
+        for ends in directions if both else directions[:1]:
+            if ends:
+                wanted = torch.tensor([a * span + b for a, b in ends])
+                values[order[torch.searchsorted(keys[order], wanted)]] = drops
+        return values
+
+    def _nodes(self, node: int, output: int) -> Tensor:
+        near = sources_of(self.jury, node)
+        drops = self._drops(
+            [edit_of(self.jury.engine, remove_nodes=[other], undirected=False) for other in near], node, output
+        )
+        values = torch.zeros(int(self.jury.data.num_nodes))
+        values[torch.tensor(near, dtype=torch.long)] = drops
+        return values
+
+    def _drops(self, edits: list[Any], node: int, output: int) -> Tensor:
+        if not edits:
+            return torch.zeros(0)
+        effects = effects_on(base_of(self.jury), edits, [node] * len(edits), retrain=self.effect != "direct")
+        direct, through, both = effects.supports(torch.full((len(edits),), output))
+        drop = {"direct": direct, "parameters": through, "both": both}[self.effect]
+        return drop.clamp_min(0.0).float()
+
+
+def _scaled(mask: Tensor) -> Tensor:
+    largest = float(mask.max()) if mask.numel() else 0.0
+    return mask / largest if largest > 0 else mask

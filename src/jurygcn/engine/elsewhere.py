@@ -1,0 +1,42 @@
+"""The same model on another graph: for edits of the graph and of the parameters."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch_geometric.data import Data
+
+from jurygcn.data import check_graph
+from jurygcn.graph.ego import ego_graphs
+from jurygcn.graph.neighbourhood import num_hops
+from jurygcn.models.copies import independent_copy
+
+if TYPE_CHECKING:
+    from jurygcn.engine.generic import GenericEngine
+
+FEW, MOST = 32, 20_000_000  # neighbourhoods that are copied to test locality, and numbers in their features
+CACHED = ("train_outputs", "_train_graph", "_stream", "_inputs", "_probes")
+
+
+def elsewhere(engine: GenericEngine, data: Data, nodes: Tensor, targets: Tensor, theta: Tensor | None) -> GenericEngine:
+    """The engine on another graph with other training nodes, and with the parameters ``theta`` if given."""
+    part = copy.copy(engine)
+    part._clear_cached(*CACHED)
+    part.data, part.train_nodes, part.targets = check_graph(data), nodes, targets
+    if theta is not None:
+        part.model = independent_copy(engine.model)
+        part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
+        for name, value in engine.unflatten(theta).items():
+            part.parameters[name].copy_(value)
+    return part
+
+
+def separable(engine: GenericEngine) -> bool:
+    """Whether copies of neighbourhoods determine the outputs at their centres, found on a few training nodes."""
+    if engine.forward is not None or engine.typed:
+        return False
+    some = engine.train_nodes[:FEW]
+    found = ego_graphs(engine._inputs, some, num_hops(engine.model), most_rows=MOST // engine.data.x.shape[1])
+    return found is not None and engine._suffices(found.graph, found.centres, some)

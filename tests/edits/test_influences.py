@@ -1,0 +1,133 @@
+"""Influence of edges, nodes and features, forgetting, and explanations, each against edits one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from edited_cases import DECAY, models, small
+from torch_geometric.explain import Explainer, fidelity, unfaithfulness
+from torch_geometric.utils import k_hop_subgraph
+
+from jurygcn import Jury, LeaveOut, Retraining
+from jurygcn.edits import influences
+from jurygcn.edits.explainer import JuryExplainer
+from jurygcn.errors import DataError, SettingError
+from jurygcn.models import train
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+NODE = 5
+
+
+def jury_of(name: str, loss: str = "cross_entropy") -> Jury:
+    data, nodes = small(regression=loss == "mse")
+    model = models(name)
+    train(model, data, nodes, epochs=60, weight_decay=DECAY, loss=loss, seed=0)
+    return Jury(model, data, nodes, loss=loss, weight_decay=DECAY, leave_out=LeaveOut(decay="stated")).fit()
+
+
+JURIES = {key: jury_of(*key) for key in (("gcn", "cross_entropy"), ("gat", "cross_entropy"), ("gcn", "mse"))}
+
+
+def edit_for(jury: Jury, of: str, row: dict[str, int]) -> dict[str, object]:
+    if of == "edges":
+        return {"remove_edges": [(int(row["source"]), int(row["target"]))]}
+    if of == "nodes":
+        return {"remove_nodes": [int(row["node"])]}
+    features = jury.data.x[NODE].clone()
+    features[int(row["feature"])] = 0
+    return {"change_features": {NODE: features}}
+
+
+@pytest.mark.parametrize("case", JURIES, ids="-".join)
+@pytest.mark.parametrize("of", ["edges", "nodes", "features"])
+def test_each_row_is_the_edit_alone(case: tuple[str, str], of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(influences, "TOGETHER", 3)
+    jury = JURIES[case]
+    table = jury.influence_on(NODE, of=of)
+    assert len(table) > 2
+    c = int(jury.what_if([NODE]).before[0].argmax()) if case[1] == "cross_entropy" else 0
+    for row in table.to_dict("records"):
+        result = jury.what_if([NODE], **edit_for(jury, of, row))
+        assert row["direct"] == pytest.approx(-float(result.direct_effect[0, c]), abs=1e-9)
+        assert row["through_parameters"] == pytest.approx(-float(result.parameter_effect[0, c]), abs=2e-4)
+        assert row["support"] == pytest.approx(row["direct"] + row["through_parameters"])
+    assert table["support"].abs().is_monotonic_decreasing
+
+
+def test_edges_out_of_reach_do_nothing_and_those_in_reach_are_all_listed() -> None:
+    jury = JURIES["gcn", "cross_entropy"]
+    data = jury.data
+    near = k_hop_subgraph(NODE, 2, data.edge_index)[0].tolist()
+    wanted = {(a, b) for a, b in data.edge_index.T.tolist() if a < b and (a in near or b in near)}
+    table = jury.influence_on(NODE, of="edges")
+    assert {(int(a), int(b)) for a, b in table[["source", "target"]].to_numpy()} == wanted
+
+
+def test_labels_act_through_the_parameters_only() -> None:
+    table = JURIES["gcn", "cross_entropy"].influence_on(NODE)
+    assert not table["direct"].any()
+    assert table["through_parameters"].equals(table["support"])
+    with pytest.raises(SettingError, match="of"):
+        JURIES["gcn", "cross_entropy"].influence_on(NODE, of="colours")
+
+
+def test_forgetting_is_removing_and_its_certificate_compares_with_retraining() -> None:
+    jury = JURIES["gcn", "cross_entropy"]
+    plain = jury.forget([2])
+    assert plain.certificate is None
+    done = jury.forget([2], certify=Retraining(epochs=60), sample=[0, 1, 3])
+    removed = jury.what_if(remove_nodes=[2])
+    for name, value in done.state_dict.items():
+        assert torch.equal(value, removed.state_dict()[name])
+    model = models("gcn")
+    weights = torch.full((5,), 5 / 6).double()
+    train(model, removed.data, removed.train_nodes, epochs=60, weight_decay=DECAY, node_weights=weights, seed=0)
+    with torch.no_grad():
+        again = model(removed.data.x, removed.data.edge_index).softmax(dim=1)[[0, 1, 3]]
+    assert done.certificate is not None
+    wanted = float((again - removed.after[[0, 1, 3]]).abs().mean())
+    assert done.certificate.predictions == pytest.approx(wanted, rel=1e-3)
+    assert done.certificate.sample == 3
+    assert "retrained" in done.certificate.words
+
+
+@pytest.mark.parametrize("effect", ["direct", "both"])
+def test_the_explainer_gives_masks_that_pyg_can_measure(effect: str) -> None:
+    jury = JURIES["gat", "cross_entropy"]
+    model, data = jury.engine.model, jury.data
+    explainer = Explainer(
+        model,
+        algorithm=JuryExplainer(jury, effect=effect),
+        explanation_type="model",
+        node_mask_type="object",
+        edge_mask_type="object",
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )
+    explanation = explainer(data.x, data.edge_index, index=NODE)
+    assert explanation.edge_mask.shape == (data.edge_index.shape[1],)
+    assert float(explanation.edge_mask.max()) == 1.0
+    assert float(explanation.node_mask[NODE]) == 1.0
+    table = jury.influence_on(NODE, of="edges")
+    table["drop"] = table["direct" if effect == "direct" else "support"]
+    best = table.loc[table["drop"].idxmax()]
+    pair = {int(best["source"]), int(best["target"])}
+    top = data.edge_index[:, explanation.edge_mask == 1.0].T.tolist()
+    assert [set(edge) for edge in top] == [pair, pair], "both directions of the most supporting edge"
+    plus, minus = fidelity(explainer, explanation)
+    assert 0.0 <= plus <= 1.0
+    assert 0.0 <= minus <= 1.0
+    assert 0.0 <= unfaithfulness(explainer, explanation) <= 1.0
+    with pytest.raises(DataError, match="graph of the jury"):
+        explainer(data.x, data.edge_index[:, 2:], index=NODE)
+
+
+def test_masks_that_it_cannot_make_are_refused() -> None:
+    jury = JURIES["gcn", "cross_entropy"]
+    with pytest.raises(ValueError, match="does not support"):
+        Explainer(
+            jury.engine.model,
+            algorithm=JuryExplainer(jury),
+            explanation_type="model",
+            node_mask_type="attributes",
+            model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+        )

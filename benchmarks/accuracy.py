@@ -17,9 +17,10 @@ from torch_geometric.data import Data
 
 from harness import options, save, table
 from jurygcn import load_dataset
+from jurygcn.choices import Recipe
 from jurygcn.data import paper_split, random_labels
 from jurygcn.evaluation import accuracy
-from jurygcn.models import ReceptiveField, Recipe, fit_gcn
+from jurygcn.models import ReceptiveField, fit_gcn
 
 # dataset -> labels, the paper's Random row (%), the range that the mean must lie in (%)
 CASES = {"cora": (100, 74.2, (70, 78)), "citeseer": (100, 62.9, (58, 70)), "pubmed": (50, 73.1, (68, 79))}

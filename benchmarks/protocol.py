@@ -10,10 +10,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn import GCN, Jury, Retraining, load_dataset
+from jurygcn.choices import Recipe
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.experiments.cells import Cells
 from jurygcn.experiments.graphs import CITATION
-from jurygcn.models import Recipe, fit_gcn
+from jurygcn.models import fit_gcn
 
 __all__ = ["CITATION", "PLAIN", "Cells", "Trial", "extra", "graph", "spread", "trial"]
 

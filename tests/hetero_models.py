@@ -10,8 +10,16 @@ from torch import Tensor, nn
 from torch_geometric import nn as gnn
 from torch_geometric.data import HeteroData
 
+from jurygcn import Jury
+
 PAPERS, AUTHORS, VENUES, CLASSES = 14, 9, 3, 3
 FEATURES = {"paper": 5, "author": 4, "venue": 3}
+NODES = torch.arange(0, PAPERS, 2)  # with labels
+
+
+def judged(model: nn.Module, data: HeteroData, **settings: Any) -> Jury:
+    """A fitted jury of the papers."""
+    return Jury(model, data, NODES, **{"node_type": "paper", "weight_decay": 0.03, **settings}).fit()
 
 
 def library(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any
 
-from pages import active, comparison, costs, edits, labelling, learning, reproduced, validation
+from pages import active, comparison, costs, edits, full, labelling, learning, reproduced, validation
 from pages.rows import (
     CITATION,
     DEFAULT,
@@ -241,6 +241,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "evaluation": comparison.tables,
     "label_sets": label_sets,
     "advice": advice,
+    "full_conformal": full.tables,
     "fidelity": fidelity,
     "free_validation": validation.tables,
     "error_detection": error_detection,

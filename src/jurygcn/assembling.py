@@ -13,8 +13,9 @@ from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.averaging import NeighbourAverages
 from jurygcn.conformal.claims import Grounds
-from jurygcn.conformal.counts import Counts
+from jurygcn.conformal.counts import Counts, LabelCounts
 from jurygcn.conformal.predictions import predictions_at
+from jurygcn.conformal.tally import Tally
 from jurygcn.data.heterogeneous import all_edges, why_no_neighbours
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import num_hops, other_source_within
@@ -70,7 +71,19 @@ def assemble(counter: Counter, counts: Counts, grounds: Grounds) -> Verdict:
         grounds=grounds,
         jury_outputs=outputs.new_empty(0) if advised is None else advised,
         advice=counter.advice,
+        tallies=_tallies(asked, counts.labels[best]) if asked.classify else {},
     )
+
+
+def _tallies(asked: Asked, labels: LabelCounts) -> dict[tuple[str, str | None], Tally]:
+    """The counts of the jackknife+: over all jurors, those of a class, and those of a group if there are groups."""
+    assert labels.counts is not None
+    found: dict[tuple[str, str | None], Tally] = {("jackknife+", None): Tally(labels.counts, asked.voters()[:, None])}
+    if labels.by_class is not None:
+        found["jackknife+", "class"] = Tally(labels.by_class, asked.class_voters())
+    if labels.by_group is not None:
+        found["jackknife+", "group"] = Tally(labels.by_group, asked.group_voters())
+    return found
 
 
 def _check(asked: Asked, counts: Counts) -> None:

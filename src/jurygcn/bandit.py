@@ -20,11 +20,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
+from jurygcn.choices import Recipe
 from jurygcn.errors import DataError, SettingError
 from jurygcn.graph.features import leading_directions
 from jurygcn.graph.propagation import Propagation
 from jurygcn.jury import Jury
-from jurygcn.models import GCN, Recipe, fit_gcn
+from jurygcn.models import GCN, fit_gcn
 from jurygcn.models.training import outputs_at
 
 Array = NDArray[np.float64]

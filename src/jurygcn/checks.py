@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from jurygcn.errors import SettingError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST = 60  # the most characters of a wrong value in a message
 
@@ -75,4 +75,6 @@ def in_short(value: Any) -> str:
 
 def all_finite(values: Tensor) -> bool:
     """Whether no entry is NaN or infinite; reads the entries once, unless their sum overflows."""
+    import torch  # here, because the command line uses this module too, and prints help without torch
+
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from jurygcn.conformal.rank import MOST, smallest_rank
 from jurygcn.costs import FEW_JURORS, planned_choice, room_for_matrices
 from jurygcn.curvature import Curvature, curvature_of
+from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.corrected import Correction, corrected_steps
 from jurygcn.leave_one_out.estimated import LeaveOneOut
-from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
+from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
 from jurygcn.leave_one_out.retraining import retrained_parameters
 
 if TYPE_CHECKING:
@@ -27,6 +32,30 @@ def number_of_jurors(jury: Jury) -> int | None:
     if asked is not None or n <= FEW_JURORS or jury.leave_out.how != "newton" or jury.leave_out.solver != "auto":
         return asked
     return None if planned_choice(jury).name in ("dual", "direct") else FEW_JURORS
+
+
+def positions_of(jury: Jury, drawn: Tensor | Sequence[int] | None) -> Tensor:
+    """The training nodes with a juror, as positions: all, some drawn at random, or those that the caller drew."""
+    if drawn is None:
+        return draw_positions(jury.engine.num_train, number_of_jurors(jury))
+    nodes = check_nodes(drawn, jury.data, what="drawn")
+    found = torch.isin(jury.engine.train_nodes, nodes.to(jury.engine.train_nodes.device)).nonzero().squeeze(1)
+    if len(found) < len(nodes):
+        raise SettingError(
+            f"expected drawn to name training nodes, got {len(nodes) - len(found)} others; leave them out"
+        )
+    return found
+
+
+def about_drawn(jury: Jury) -> str:
+    """What coverage means where only the labels that were drawn at random vote."""
+    if not jury.drawn:
+        return ""
+    return (
+        f"Only the {len(jury.positions)} labels that were drawn at random vote. Coverage is over all nodes beside "
+        "them, and actively chosen ones count as covered, because their labels are known. The choice must not have "
+        "used the drawn labels, and must not depend on nodes that it left."
+    )
 
 
 def resolved_votes(jury: Jury) -> str:

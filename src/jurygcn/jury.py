@@ -13,16 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
+from jurygcn.adding import check_full, check_groups, with_full
 from jurygcn.ambient import plain_torch
+from jurygcn.arrivals import on_new_graph
 from jurygcn.assembling import assemble
 from jurygcn.checks import in_short
-from jurygcn.conformal.advice import Advice, own_predictions, panel_of, take_advice
+from jurygcn.choices import CHOSEN, Recipe
+from jurygcn.conformal.advice import Advice, panel_of
 from jurygcn.conformal.asked import Asked, Question
-from jurygcn.conformal.claims import CHOSEN, Agreement, origin_of_labels
-from jurygcn.conformal.exact import ExactCounter, advised_counter
-from jurygcn.conformal.first_order import FirstOrderCounter
+from jurygcn.conformal.claims import Agreement, origin_of_labels
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.costs import LONG, Cost, check_fit, check_verdict, cost_of
+from jurygcn.counting import advice_of, counter_of
 from jurygcn.curvature import Curvature
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.heterogeneous import layout_of, why_no_neighbours
@@ -41,14 +43,13 @@ from jurygcn.edits.what_if import WhatIf, what_if
 from jurygcn.engine import Forward, engine_of
 from jurygcn.engine.sources import Sources
 from jurygcn.errors import SettingError
-from jurygcn.finding import curvature_of_jury, find_jurors, leave_one_out_of, number_of_jurors, resolved_votes
+from jurygcn.finding import about_drawn, curvature_of_jury, find_jurors, leave_one_out_of, positions_of, resolved_votes
 from jurygcn.jury_storage import load_jury, save_jury
 from jurygcn.leave_one_out.corrected import Correction
 from jurygcn.leave_one_out.estimated import LeaveOneOut
-from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
+from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.retraining import Retraining
-from jurygcn.models.training import Recipe
 from jurygcn.models.weight_decay import WeightDecay, decay_by_name
 from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run, Votes
@@ -76,6 +77,8 @@ class Jury:
         forward: ``forward(model, data) -> logits`` for models that are called differently.
         chosen: how the labels were chosen: "random", "per class" (the same number from each class) or "actively";
             after active learning no coverage is claimed.
+        drawn: those of the training nodes that were drawn at random, if others were chosen actively: only these have
+            jurors, so that coverage can be claimed (``active.run(explore=...)`` draws them).
         retraining: how the model was trained, for leave_out="retrain" and for ``fidelity``.
         leave_out: how jurors are found: "newton", "influence" (the paper's), "retrain" (brute force), "printed" (the
             paper's formulas as printed), or a ``jurygcn.LeaveOut`` with the solver and other details.
@@ -96,6 +99,7 @@ class Jury:
         weight_decay: WeightDecay | None = None,
         forward: Forward | None = None,
         chosen: str = "random",
+        drawn: Tensor | Sequence[int] | None = None,
         retraining: Retraining | None = None,
         leave_out: str | LeaveOut = "newton",
         votes: str | Votes = "auto",
@@ -128,14 +132,15 @@ class Jury:
         self.data, self.train_nodes, self.chosen = graph, self.engine.train_nodes, chosen
         self.node_type = self._sources.node_type
         self.recipe_given, self.retraining = retraining is not None, retraining or Retraining()
-        self.positions = draw_positions(self.engine.num_train, number_of_jurors(self))
+        self.drawn = drawn is not None
+        self.positions = positions_of(self, drawn)
         self.votes = replace(self.votes, how=resolved_votes(self))
         self._jurors: Jurors | CompressedJurors | None = None
         self.correction: Correction | None = None
         self._agreement: Agreement | None = None
         self._advice: dict[int | str, Advice] = {}
         self._left_out: dict[str, LeftOut] = {}
-        self._announced = False
+        self._announced = self.grown = False
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
 
@@ -176,6 +181,9 @@ class Jury:
         nonconformity: str = "lac",
         diffusion: int | str = "auto",
         advice: str | None = "auto",
+        full: bool = False,
+        groups: Tensor | Sequence[int] | None = None,
+        new_data: Data | None = None,
         resume: str | Path | None = None,
     ) -> Verdict:
         """Steps 7-11 of Algorithm 2 for ``nodes`` (all by default): every juror votes, the votes are counted.
@@ -192,42 +200,38 @@ class Jury:
             advice: "auto" lets the jurors vote together with regressions on averaged features and on random walks,
                 weighted by what they predict for left-out labels: smaller label sets, calibrated probabilities and a
                 better score for errors. Linearised jurors and heterogeneous graphs take none. None leaves the model's
-                jurors alone.
+                jurors alone; "panel" leaves the regressions alone, with equal weights that no label chooses.
+            full: also count for ``label_sets(method="full")``, which takes up to 2C times as long. A regression has
+                full conformal intervals with ``interval="full"``.
+            groups: a whole number for every node of the graph, for ``label_sets(by="group")``.
+            new_data: the graph with nodes and edges that arrived after training, the old nodes first; ``nodes`` are
+                then nodes of it. Nothing is fitted again.
             resume: a folder to keep the counts in as they grow; the same call goes on from them after an interruption.
 
         Implements: Algorithm 2, Eqs. (6)-(8), Definition 1.
         """
         self._sources.check()
-        if advice not in ("auto", None):
-            raise SettingError(f"expected advice to be 'auto' or None, got {in_short(advice)}; choose one")
+        here = self if new_data is None else on_new_graph(self, new_data)
+        if advice not in ("auto", "panel", None):
+            raise SettingError(f"expected advice to be 'auto', 'panel' or None, got {in_short(advice)}; choose one")
         if exact_ranks is None:
-            exact_ranks = self.engine.loss.name == "mse"
+            exact_ranks = here.engine.loss.name == "mse"
+        if full or interval == "full":
+            check_full(here, full=full, interval=interval, alone=advice == "panel")
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
-        asked = Asked(self.engine, self.positions, self._check_asked(nodes), question)
-        total = self.jurors.count
-        check_verdict(self, len(asked.nodes))
-        self._announce()
-        with progress_bar("Counting votes", total=total, unit="jurors", show=self.run.progress) as advance:
-            counter = self._counter(asked, advised=advice is not None)
-            counts = counter.count_all(parallel=self.run.parallel, resume=resume, advance=advance)
-            return assemble(counter, counts, grounds_of(self, question, advised=counter.advice is not None))
-
-    def _counter(self, asked: Asked, *, advised: bool) -> ExactCounter | FirstOrderCounter:
-        if isinstance(self.jurors, CompressedJurors):
-            return FirstOrderCounter(asked, self.jurors)
-        steps, memory = self.jurors.steps, self.run.ballots
-        if not advised or layout_of(self.data) is not None:
-            return ExactCounter(asked, steps, memory=memory)
-        here = self.run.parallel in (None, "serial")
-        return advised_counter(asked, steps, self.panel, memory=memory, known=self._advice, here=here)
+        asked = Asked(here.engine, here.positions, here._check_asked(nodes), question, check_groups(groups, here.data))
+        total = here.jurors.count
+        check_verdict(here, len(asked.nodes))
+        here._announce()
+        with progress_bar("Counting votes", total=total, unit="jurors", show=here.run.progress) as advance:
+            counter = counter_of(here, asked, advice, here._advice)
+            counts = counter.count_all(parallel=here.run.parallel, resume=resume, advance=advance)
+            found = assemble(counter, counts, grounds_of(here, question, advice if counter.advice else None))
+            return with_full(here, counter, counts, found) if full or interval == "full" else found
 
     def advice(self, diffusion: int | str = "auto") -> Advice:
         """The members of the stacked jury and their weights, chosen once for each number of averages."""
-        if diffusion not in self._advice:
-            steps, nodes, memory = self.jurors.steps, self.train_nodes[self.positions], self.run.ballots
-            own = own_predictions(self.engine, steps, nodes, diffusion=diffusion, memory=memory)
-            self._advice[diffusion] = take_advice(self.engine, self.panel, self.positions, own)
-        return self._advice[diffusion]
+        return advice_of(self, diffusion, self._advice)
 
     def _check_asked(self, nodes: Tensor | Sequence[int] | None) -> Tensor:
         if nodes is None:
@@ -278,12 +282,14 @@ class Jury:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What else is to be known of verdicts on this graph, one sentence each."""
-        return tuple(filter(None, [why_no_neighbours(self.data)]))
+        return tuple(filter(None, [why_no_neighbours(self.data), about_drawn(self)]))
 
     @cached_property
     @plain_torch()
     def label_origin(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """What coverage is averaged over, what stands against any claim of it, and notes, as far as labels decide."""
+        if self.drawn:
+            return origin_of_labels(self.engine.on(self.positions), "random")
         return origin_of_labels(self.engine, self.chosen)
 
     @cached_property
@@ -320,11 +326,7 @@ class Jury:
 
     @plain_torch()
     def influence_on(self, node: int, of: str = "labels") -> pd.DataFrame:
-        """What drives the prediction of ``node``: "labels", "edges" or "nodes" in reach, or its own "features".
-
-        Each is taken away. ``support`` is how much the predicted class's probability then drops: ``direct`` by message
-        passing, exact, plus ``through_parameters`` by one Newton step. The largest comes first.
-        """
+        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn."""
         self._sources.check()
         return influence_on(self, node, of)
 
@@ -356,7 +358,7 @@ class Jury:
         """Retrain ``k`` jurors and report how well the estimated ones agree; later verdicts claim accordingly."""
         self._sources.check()
         found = fidelity_of(self, k, retraining or self.retraining, seed)
-        self._agreement = found.agreement
+        self._agreement, self._advice, self._left_out = found.agreement, {}, {}
         return found
 
     # --- instead of a validation set -------------------------------------------------------------------
@@ -387,6 +389,8 @@ class Jury:
     def save(self, path: str | Path) -> Path:
         """Write the jurors and the settings into the folder ``path`` (npz and json, no pickle)."""
         self._sources.check()
+        if self.drawn:
+            raise SettingError("expected a jury without drawn to save, got one with it; make it again when needed")
         return save_jury(self, Path(path))
 
     @classmethod

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from jurygcn.baselines.cagcn import CaGCN
-from jurygcn.baselines.classifier import PRESETS, Fitted, Method, check_preset, preset_for
+from jurygcn.baselines.classifier import Fitted, Method, check_preset, preset_for
 from jurygcn.baselines.evidential import GPNClassifier, SGNNClassifier
 from jurygcn.baselines.gats import GATS
 from jurygcn.baselines.networks import WELL_TRAINED_GCN, GATClassifier, GCNClassifier
 from jurygcn.baselines.posthoc import DeepEnsemble, Energy, Laplace, MCDropout, TemperatureScaling
+from jurygcn.choices import PRESETS
 from jurygcn.reweighting import Reweighted, Reweighting, loss_weights, reweight
 from jurygcn.self_training.pseudo_labels import PseudoLabels
 from jurygcn.self_training.rounds import SelfTrained, SelfTraining, self_train

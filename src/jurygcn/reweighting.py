@@ -12,10 +12,11 @@ from torch_geometric.data import Data
 from jurygcn.ambient import plain_torch
 from jurygcn.baselines.classifier import Fitted, check_labels, classes_of, logits_of, softmax_scores
 from jurygcn.checks import all_finite
+from jurygcn.choices import Recipe
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import Recipe, descend, outputs_at
+from jurygcn.models.training import descend, outputs_at
 from jurygcn.verdict import RANKINGS
 
 

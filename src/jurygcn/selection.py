@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import in_short
+from jurygcn.choices import Recipe
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.contents import contents
 from jurygcn.data.heterogeneous import layout_of
@@ -29,7 +30,7 @@ from jurygcn.experiments.cells import Cells
 from jurygcn.io.fingerprints import fingerprint
 from jurygcn.jury import Jury
 from jurygcn.losses import FLOOR
-from jurygcn.models.training import Recipe, fit_gcn, new_gcn, train
+from jurygcn.models.training import fit_gcn, new_gcn, train
 from jurygcn.models.weight_decay import WeightDecay
 from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run

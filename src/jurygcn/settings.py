@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jurygcn.checks import check_choice, check_count, check_real, in_short
+from jurygcn.choices import CURVATURES, LEAVE_OUT, VOTES
 from jurygcn.conformal.predictions import parse_memory
-from jurygcn.curvature import CURVATURES, DECAYS
+from jurygcn.curvature import DECAYS
 from jurygcn.errors import SettingError
 from jurygcn.linalg import Solver, check_solver
 from jurygcn.parallel import check_parallel
 
-LEAVE_OUT = ("newton", "influence", "retrain", "printed")
-VOTES = ("auto", "exact", "linearized")
 MOST_MASKS = 10_000
 BALLOT_SHARE = 8  # one part in so many of the memory is for ballots
 

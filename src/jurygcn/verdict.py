@@ -12,7 +12,8 @@ from torch import Tensor
 
 from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.claims import Agreement, Claim, Grounds
-from jurygcn.conformal.intervals import check_alpha, exact_rank
+from jurygcn.conformal.intervals import check_alpha
+from jurygcn.conformal.tally import Tally, check_method
 from jurygcn.display.figures import plot_node, plot_verdict
 from jurygcn.display.words import as_line, verdict_facts, verdict_html
 from jurygcn.errors import SettingError
@@ -62,6 +63,7 @@ class Verdict:
         alpha: the level of lower and upper.
         diffusion: how many times votes were averaged over neighbourhoods before scoring labels.
         grounds: the conditions that determine the claim.
+        method, by: which label sets and p-values are meant where none are named; see ``with_sets``.
     """
 
     nodes: Tensor
@@ -81,6 +83,9 @@ class Verdict:
     grounds: Grounds = field(default_factory=Grounds, repr=False)
     jury_outputs: Tensor = field(default_factory=lambda: torch.empty(0))
     advice: Advice | None = field(default=None, repr=False)
+    tallies: dict[tuple[str, str | None], Tally] = field(default_factory=dict, repr=False)
+    method: str = "jackknife+"
+    by: str | None = None
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -141,33 +146,81 @@ class Verdict:
 
         .. math:: p(u, y) = \frac{1 + \#\{i \ne u : s_{-i}(i, y_i) \ge s_{-i}(u, y)\}}{n' + 1}
         """
-        return (1 + self._counts).double() / (1 + self.num_jurors).double()[:, None]
+        return self.tally().p_values()
 
-    def label_sets(self, alpha: float = 0.1) -> Tensor:
-        r"""Jackknife+ prediction sets at level ``alpha``, (m, C) bool.
+    @property
+    def full_p_values(self) -> Tensor:
+        r"""Full conformal p-value of each label, (m, C): its rank among the scores of its bag.
 
-        y is in the set unless at least :math:`(1-\alpha)(n'+1)` jurors give it a higher nonconformity score than their
-        own left-out label. With fewer than 1/alpha - 1 labels the set contains every label.
+        .. math:: p(u, y) = \frac{1 + \#\{i : s_i \ge s_u\}}{n + 1}
+
+        Every member of the bag, the labels and (u, y), is scored by the model that learned the others. Labelled nodes
+        have their jackknife+ p-values.
         """
-        check_alpha(alpha, below=1.0)
-        # y is in iff (n' - k) < (1 - alpha)(n' + 1), that is iff k + 1 > floor(alpha (n' + 1)): integers, no rounding
-        sizes = self.num_jurors.unique()
-        ranks = torch.tensor([exact_rank(alpha, int(n)) for n in sizes], device=self.num_jurors.device)
-        return self._counts + 1 > ranks[torch.searchsorted(sizes, self.num_jurors)][:, None]
+        return self.tally("full").p_values()
 
-    def set_size(self, alpha: float = 0.1) -> Tensor:
+    def with_sets(self, method: str, *, by: str | None = None) -> Verdict:
+        """The same verdict, whose label sets, p-values and claim are those of ``method`` and ``by`` by default."""
+        self.tally(method, by)
+        return replace(self, method=method, by=by)
+
+    def _meant(self, method: str | None, by: str | None) -> tuple[str, str | None]:
+        return check_method(method or self.method, by or (self.by if method is None else None))
+
+    def tally(self, method: str | None = None, by: str | None = None) -> Tally:
+        """The counts behind ``label_sets(method=..., by=...)``; its p-values can be smoothed."""
+        counts, (method, by) = self._counts, self._meant(method, by)
+        if (method, by) == ("jackknife+", None):
+            return Tally(counts, self.num_jurors[:, None])
+        if (method, by) not in self.tallies:
+            asked = ["full=True"] * (method == "full") + ["groups=..."] * (by == "group")
+            raise SettingError(
+                f"expected a verdict with the counts for method={method!r} and by={by!r}, got one without; use "
+                f"jury.verdict({', '.join(asked)}) with exact votes"
+            )
+        return self.tallies[method, by]
+
+    def label_sets(self, alpha: float = 0.1, *, method: str | None = None, by: str | None = None) -> Tensor:
+        r"""Prediction sets at level ``alpha``, (m, C) bool.
+
+        With the jackknife+, y is in the set unless at least :math:`(1-\alpha)(n'+1)` jurors give it a higher
+        nonconformity score than their own left-out label. With fewer than 1/alpha - 1 labels the set contains every
+        label.
+
+        Args:
+            alpha: the level.
+            method: "jackknife+" by default, or "full" for full conformal sets, of a verdict with ``full=True``.
+            by: "class" compares a label with labelled nodes of its own class alone, so that every class is covered;
+                "group" compares with those of the node's group alone, of a verdict with ``groups=...``. A class or
+                group with fewer than 1/alpha - 1 labels excludes nothing: see ``too_few``.
+        """
+        return self.tally(method, by).sets(alpha)
+
+    def too_few(self, alpha: float = 0.1, *, by: str | None = None) -> Tensor:
+        """Where labels cannot be excluded because there are too few labelled nodes to compare with, bool.
+
+        Shapes: (m, C) for ``by="class"``, else (m, 1).
+        """
+        return self.tally(by=by).too_few(alpha)
+
+    def set_size(self, alpha: float = 0.1, *, method: str | None = None, by: str | None = None) -> Tensor:
         """The number of labels in the prediction set, (m,); 0 means that no class fits the node."""
-        return self.label_sets(alpha).sum(dim=1)
+        return self.label_sets(alpha, method=method, by=by).sum(dim=1)
 
-    def claim(self, alpha: float | None = None) -> Claim:
-        """The claimed coverage of ``label_sets(alpha)``, at 0.1 by default, or of a regression's intervals.
+    def claim(self, alpha: float | None = None, *, method: str | None = None, by: str | None = None) -> Claim:
+        """The claimed coverage of ``label_sets(alpha, ...)``, at 0.1 by default, or of a regression's intervals.
 
         A promise if a theorem applies, a target if there is no proof, or nothing.
         """
         if self.label_counts is None:
             alpha = self.alpha
         level = check_alpha(0.1 if alpha is None else alpha, below=1.0)
-        return self.grounds.claim(level, int(self.num_jurors.max()) if len(self) else 0)
+        grounds, voters = self.grounds, int(self.num_jurors.max()) if len(self) else 0
+        if self.label_counts is not None and len(self):
+            tally, (how, category) = self.tally(method, by), self._meant(method, by)
+            few = float(tally.too_few(level).double().mean()) if category else 0.0
+            voters, grounds = int(tally.voters.max()), replace(grounds, full=how == "full", by=category, too_few=few)
+        return grounds.claim(level, voters)
 
     def compared(self, agreement: Agreement) -> Verdict:
         """The same verdict with the claim that follows from a comparison of its jurors with retrained ones."""

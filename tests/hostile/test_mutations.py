@@ -282,7 +282,7 @@ def package_cache(scratch: Path) -> Reader:
 
     def read(folder: Path) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(package_index, "SIZES", {"cora": sizes(karate)})
+            patch.setattr(package_index, "CITATION_SIZES", {"cora": sizes(karate)})
             patch.setattr(package_index, "fetch_graphs", lambda: {"cora": karate})
             found = package_index.load_from_index("cora", folder)
         return [found.x, found.edge_index, found.y, found.num_classes]

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
 
 from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Verdict, train
 from jurygcn.conformal import exact
+from jurygcn.conformal.claims import Agreement
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
@@ -343,5 +345,39 @@ def test_the_share_of_the_model_is_said_in_words():
 
 @pytest.mark.parametrize("advice", ["always", True, 3])
 def test_other_advice_is_refused(advice: object):
-    with pytest.raises(SettingError, match="expected advice to be 'auto' or None"):
+    with pytest.raises(SettingError, match="expected advice to be 'auto', 'panel' or None"):
         jury_of(graph()).verdict(advice=advice)
+
+
+class Normalised(torch.nn.Module):
+    """A GCN with batch normalisation, whose estimated jurors are not trusted before ``fidelity``."""
+
+    def __init__(self, F: int, C: int) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = GCNConv(F, 8), torch.nn.BatchNorm1d(8), GCNConv(8, C)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(torch.relu(self.norm(self.first(x, edge_index))), edge_index)
+
+
+def test_jurors_that_are_not_trusted_have_no_vote_in_the_stacked_jury():
+    data = synthetic(num_nodes=120, num_edges=500, num_features=12, num_classes=3, seed=1)
+    nodes = torch.arange(0, 120, 4)
+    torch.manual_seed(0)
+    model = Normalised(12, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=5e-4)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(data.x, data.edge_index)[nodes], data.y[nodes]).backward()
+        optimizer.step()
+    jury = Jury(model.eval(), data, nodes, weight_decay=optimizer).fit()
+    verdict = jury.verdict()
+    assert verdict.advice.model_share == 0.0
+    assert verdict.claim(0.1).kind == "none"
+    others = Normalised(12, 3).eval()  # the sets do not depend on the model
+    state = model.state_dict()
+    others.load_state_dict({k: v + 0.01 * torch.randn_like(v) if v.dim() > 1 else v for k, v in state.items()})
+    again = Jury(others, data, nodes, weight_decay=5e-4).fit().verdict()
+    torch.testing.assert_close(verdict.p_values, again.p_values)
+    jury._agreement, jury._advice = Agreement(1.0, 0.5, 0.5, trusted=True), {}
+    assert jury.verdict().advice.model_share > 0.0

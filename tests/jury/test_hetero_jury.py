@@ -1,4 +1,4 @@
-"""A jury of one node type of a HeteroData: what it takes, what it says in words, and what it refuses."""
+"""A jury of one node type of a HeteroData: which models it takes and refuses, retraining, storage, processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,114 +14,12 @@ from torch_geometric import nn as gnn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import HGTConv
 
-from hetero_models import CLASSES, MODELS, PAPERS, VENUES, library, logits, made
+from hetero_models import CLASSES, MODELS, NODES, PAPERS, VENUES, judged, library, logits, made
 from jurygcn import Jury, Retraining, train
-from jurygcn.data import as_data, check_graph
 from jurygcn.data.heterogeneous import as_given, view_of
 from jurygcn.engine import engine_of
 from jurygcn.errors import DataError, ModelError, SettingError
-from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.leave_one_out.retraining import retrained_parameters, without_node
-from jurygcn.report import Report, report_on
-
-NODES = torch.arange(0, PAPERS, 2)
-
-
-def judged(model: nn.Module, data: HeteroData, **settings: Any) -> Jury:
-    return Jury(model, data, NODES, **{"node_type": "paper", "weight_decay": 0.03, **settings}).fit()
-
-
-# --- the view ---------------------------------------------------------------------------------------------------
-
-
-def test_a_view_holds_the_whole_graph():
-    data = library()
-    data["venue"].num_nodes, data["author", "writes", "paper"].edge_attr = VENUES, torch.rand(20, 2)
-    data["paper"].node_names, data.name, data.remark = [f"p{i}" for i in range(PAPERS)], "library", 3
-    view = view_of(data, "paper")
-    assert (view.num_nodes, view.name, view.node_names[2]) == (PAPERS, "library", "p2")
-    assert view.x is data["paper"].x
-    assert view.y is data["paper"].y
-    assert view.edge_index is data["paper", "cites", "paper"].edge_index
-    again = as_given(view)
-    assert again.metadata() == data.metadata()
-    assert again.to_dict().keys() == data.to_dict().keys()
-    for ours, theirs in zip(again.stores, data.stores):
-        assert dict(ours.items()).keys() == dict(theirs.items()).keys()
-        assert all(ours[key] is theirs[key] for key in theirs.keys())  # noqa: SIM118
-
-
-def test_names_that_collide_stay_apart():
-    data = library()
-    data["paper"]["edge_index"], data["paper"]["author.x"] = torch.ones(2), torch.zeros(3)
-    data["paper.x"].x = torch.ones(2, 2)
-    data["paper", "x", "author"].edge_index = torch.zeros(2, 1, dtype=torch.long)
-    again = as_given(view_of(data, "paper"))
-    for place, name in (("paper", "edge_index"), ("paper", "author.x"), ("author", "x"), ("paper.x", "x")):
-        assert again[place][name] is data[place][name]
-
-
-def test_edges_of_several_relations_count_once():
-    data = library()
-    cites = data["paper", "cites", "paper"].edge_index
-    data["paper", "extends", "paper"].edge_index = torch.cat([cites[:, :3], torch.tensor([[0], [PAPERS - 1]])], dim=1)
-    view = view_of(data, "paper")
-    wanted = {*map(tuple, cites.T.tolist()), (0, PAPERS - 1)}
-    assert set(map(tuple, view.edge_index.T.tolist())) == wanted
-    assert view.edge_index.shape[1] == len(wanted)
-
-
-@pytest.mark.parametrize(
-    ("change", "settings", "words"),
-    [
-        (
-            lambda d: d["author"].update({"y": torch.zeros(9)}),
-            {"node_type": None},
-            "choose one of paper, author, venue",
-        ),
-        (lambda d: d["paper"].pop("y"), {"node_type": None}, "labels `y` on none"),
-        (lambda d: None, {"node_type": "reader"}, "one of paper, author, venue, got 'reader'"),
-        (lambda d: d["venue"].pop("x"), {}, "num_nodes for node type 'venue'"),
-        (lambda d: d["author"].x.__setitem__((2, 1), torch.nan), {}, "finite `x` of author"),
-        (lambda d: d["author", "writes", "paper"].edge_index.__setitem__((0, 3), 9), {}, "ids 0..8 of author in row 0"),
-        (
-            lambda d: d["author", "writes", "paper"].edge_index.__setitem__((1, 3), -1),
-            {},
-            "of paper in row 1 .* got -1",
-        ),
-        (lambda d: d["author", "writes", "paper"].pop("edge_index"), {}, "relation author writes paper, got none"),
-        (lambda d: d["author", "likes", "poem"].update({"edge_index": torch.zeros(2, 1).long()}), {}, "type 'poem'"),
-        (lambda d: d["paper"].pop("y"), {}, "labels `y` as a tensor"),
-    ],
-)
-def test_graphs_that_are_refused(change: Callable[[HeteroData], object], settings: dict[str, Any], words: str):
-    model, data = made("hgt")
-    change(data)
-    with pytest.raises(DataError, match=words):
-        judged(model, data, **settings)
-
-
-def test_the_only_type_with_labels_and_its_mask():
-    model, data = made("hgt")
-    given = judged(model, data)
-    data["paper"].train_mask = torch.zeros(PAPERS, dtype=torch.bool).index_fill(0, NODES, True)
-    found = Jury(model, data, weight_decay=0.03).fit()
-    assert found.node_type == "paper"
-    assert torch.equal(found.train_nodes, NODES)
-    assert torch.equal(found.verdict().p_values, given.verdict().p_values)
-
-
-def test_a_node_type_needs_types():
-    data = Data(x=torch.rand(4, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(SettingError, match="leave node_type out"):
-        Jury(nn.Linear(2, 2), data, [0, 1], node_type="paper")
-
-
-@pytest.mark.parametrize("function", [as_data, check_graph])
-def test_where_one_type_is_needed_the_message_says_where_to_go(function: Callable[[Any], Any]):
-    with pytest.raises(DataError, match=r"got HeteroData; pass it with node_type= to jurygcn\.Jury or jurygcn\.train"):
-        function(library())
-
 
 # --- how models are called --------------------------------------------------------------------------------------
 
@@ -332,114 +229,3 @@ def test_saved_and_loaded(kind: str, tmp_path: Path):
         Jury.load(tmp_path / "jury", model, data)
     with pytest.raises(SettingError, match="expected a HeteroData"):
         Jury.load(tmp_path / "jury", model, Data(x=data["paper"].x))
-
-
-# --- what is said in words ------------------------------------------------------------------------------------------
-
-
-def test_without_relations_among_papers():
-    model, data = made("hgt", cites=False)
-    jury = judged(model, data, retraining=Retraining(epochs=5, processes=1))
-    verdict, sentence = jury.verdict(), "No relation joins paper nodes with each other"
-    assert verdict.diffusion == 0
-    assert sentence in verdict.claim(0.2).words
-    assert "number of averages was chosen" not in verdict.claim(0.2).words
-    health = jury.health()
-    assert any(sentence in remark for remark in health.remarks)
-    assert not any(sentence in advice for advice in health.advice)
-    assert "neighbour_doubt" not in verdict.to_frame()
-    with pytest.raises(SettingError, match=f"expected diffusion=0 or 'auto', got 2. {sentence}"):
-        jury.verdict(diffusion=2)
-    with pytest.raises(SettingError, match="use ambiguity"):
-        verdict.ranking("neighbour_doubt")
-    retrained = Jury(model, data, torch.arange(12), weight_decay=0.03, leave_out="retrain", retraining=jury.retraining)
-    claim = retrained.fit().verdict().claim(0.1)
-    assert claim.kind == "promise"
-    assert claim.words.endswith("so votes are not averaged over neighbours.")
-
-
-def test_with_relations_among_papers():
-    model, data = made("hgt")
-    jury = judged(model, data)
-    verdict = jury.verdict(diffusion=1)
-    assert verdict.advice is None
-    with pytest.raises(SettingError, match="without types of nodes"):
-        _ = jury.panel
-    assert jury.health().remarks == ()
-    assert "No relation" not in verdict.claim(0.2).words
-    assert "14 paper nodes" in repr(jury)
-
-
-@pytest.mark.parametrize("cites", [True, False])
-def test_the_report_is_about_the_papers(cites: bool, tmp_path: Path):
-    model, data = made("hgt", cites=cites)
-    data["paper"].node_names = [f"title {i}" for i in range(PAPERS)]
-    jury = judged(model, data)
-    report = report_on(jury, jury.verdict(), health=jury.health())
-    page = Report.load(report.save(tmp_path / "report.json")).content
-    assert page == report.content
-    assert page["title"] == "Verdict on paper nodes"
-    assert len(page["rows"]["node"]) == PAPERS
-    assert set(page["rows"]["name"]) == set(data["paper"].node_names)
-    assert any("those of type paper" in note for note in page["notes"])
-    assert ("doubt" in page["rows"]) == cites
-    assert ("doubt" in {column["key"] for column in page["columns"]}) == cites
-    assert any("No relation joins" in said for part in page["checkup"] for said in part["said"]) != cites
-    assert (len(page["edges"]["pairs"]) > 0) == cites
-    degree = np.zeros(PAPERS, dtype=int)
-    links = {("author", "writes", "paper"): 1, ("venue", "shows", "paper"): 1}  # each pair once, not both directions
-    for relation, end in links.items():
-        np.add.at(degree, data[relation].edge_index[end].numpy(), 1)
-    if cites:
-        pairs = {tuple(sorted(pair)) for pair in data["paper", "cites", "paper"].edge_index.T.tolist()}
-        np.add.at(degree, np.array(sorted(pairs)).reshape(-1), 1)
-    assert dict(zip(page["rows"]["node"], page["rows"]["degree"])) == dict(enumerate(degree.tolist()))
-
-
-def test_labels_on_papers_with_other_degrees():
-    """Degrees count the edges of all relations."""
-    model, data = made("hgt", cites=False)
-    writes = ("author", "writes", "paper")
-    generator = torch.Generator().manual_seed(0)
-    data["paper"].x = torch.rand(400, 5, generator=generator, dtype=torch.float64)
-    data["paper"].y = torch.randint(0, CLASSES, (400,), generator=generator)
-    much = torch.stack([torch.arange(900) % 9, torch.arange(900) % 40])
-    data[writes].edge_index = torch.cat([torch.stack([torch.arange(400) % 9, torch.arange(400)]), much], dim=1)
-    of_many = Jury(model, data, torch.arange(40), node_type="paper", weight_decay=0.03)
-    at_random = Jury(model, data, torch.randperm(400, generator=generator)[:40], node_type="paper", weight_decay=0.03)
-    assert any("other degrees" in words for words in of_many.label_origin[1])
-    assert at_random.label_origin[1] == ()
-
-
-@pytest.mark.parametrize(("kind", "hops"), [("to_hetero sage", 2), ("hgt", 1), ("hetero_conv", 2), ("rgcn", 2)])
-def test_kinds_of_uncertainty_follow_all_relations(kind: str, hops: int):
-    """Prop. 1, by walks along the edges of all relations, one hop per layer."""
-    model, data = made(kind)
-    assert num_hops(model) == hops
-    few = torch.tensor([0, 5, 10])
-    verdict = Jury(model, data, few, node_type="paper", weight_decay=0.03).fit().verdict()
-    reached = {("paper", int(node)): {int(node)} for node in few}
-    for _ in range(hops):
-        grown = {key: set(value) for key, value in reached.items()}
-        for (source, _, target), edge_index in data.edge_index_dict.items():
-            for a, b in edge_index.T.tolist():
-                grown.setdefault((target, b), set()).update(reached.get((source, a), set()))
-        reached = grown
-    near = [bool(reached.get(("paper", u), set()) - {u}) for u in range(PAPERS)]
-    assert verdict.kinds == ["epistemic" if other else "aleatoric+epistemic" for other in near]
-    assert len(set(near)) == 2, "the case must have both kinds"
-
-
-def test_regression():
-    model, data = made("hetero_conv")
-    data["paper"].y = torch.randn(PAPERS, CLASSES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    jury = judged(model, data, loss="mse")
-    verdict = jury.verdict(alpha=0.2)
-    torch.testing.assert_close(verdict.outputs, logits(model, data).detach())
-    for k, u in ((0, 3), (4, 9)):
-        moved = copy.deepcopy(model)
-        with torch.no_grad():
-            for p, step in zip(moved.parameters(), jury.jurors.steps[k].split([p.numel() for p in moved.parameters()])):
-                p += step.view_as(p)
-            vote = jury.leave_one_out_predictions([u])[k, 0]
-            torch.testing.assert_close(vote, logits(moved, data)[u])

@@ -141,6 +141,73 @@ def test_what_is_claimed(row: str):
     assert claim.over == ("classes" if "per class" in row else "nodes")
 
 
+# Other sets at level 0.1 with 40 labels: settings of jury, verdict and sets -> kind, coverage, words, over what.
+SETS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, float | None, str, str]] = {
+    "panel alone": ({}, {"advice": "panel"}, {}, "promise", 0.8, "jackknife+ theorem", "nodes"),
+    "panel alone, full": ({}, {"advice": "panel"}, {"method": "full"}, "promise", 0.9, "full conformal", "nodes"),
+    "panel alone, full, by class": (
+        *({}, {"advice": "panel"}, {"method": "full", "by": "class"}),
+        *("promise", 0.9, "in each class", "each class"),
+    ),
+    "panel alone, full, by group": (
+        *({}, {"advice": "panel"}, {"method": "full", "by": "group"}),
+        *("promise", 0.9, "in each group", "each group"),
+    ),
+    "panel alone, full, labels per class": (
+        *({"chosen": PER_CLASS}, {"advice": "panel"}, {"method": "full"}),
+        *("target", 0.9, "on average over classes", "classes"),
+    ),
+    "panel alone, full, by class, labels per class": (
+        *({"chosen": PER_CLASS}, {"advice": "panel"}, {"method": "full", "by": "class"}),
+        *("promise", 0.9, "in each class", "each class"),
+    ),
+    "newton, full": ({}, {"diffusion": 0}, {"method": "full"}, "target", 0.9, "added label are estimated", "nodes"),
+    "newton, advised, full": ({}, {"advice": "auto"}, {"method": "full"}, "target", 0.9, "weights of the adv", "nodes"),
+    "newton, by class": ({}, {"diffusion": 0}, {"by": "class"}, "target", 0.9, "in each class", "each class"),
+    "newton, full, by class": (
+        *({}, {"diffusion": 0}, {"method": "full", "by": "class"}),
+        *("target", 0.9, "in each class", "each class"),
+    ),
+    "newton, by group": ({}, {"diffusion": 0}, {"by": "group"}, "target", 0.9, "in each group", "each group"),
+    "newton, full, labels chosen actively": (
+        *({"chosen": ACTIVE}, {"diffusion": 0}, {"method": "full"}),
+        *("none", None, "chosen actively", "nodes"),
+    ),
+    "newton, full, drawn labels vote": (
+        *({"chosen": ACTIVE, "drawn": 20}, {"diffusion": 0}, {"method": "full"}),
+        *("target", 0.9, "labels that were drawn", "nodes"),
+    ),
+    "panel alone, full, drawn labels vote": (
+        *({"chosen": ACTIVE, "drawn": 20}, {"advice": "panel"}, {"method": "full"}),
+        *("promise", 0.9, "labels that were drawn", "nodes"),
+    ),
+    "newton, new nodes": ({}, {"new": True, "diffusion": 0}, {}, "target", 0.9, "grew after training", "nodes"),
+    "panel alone, new nodes": ({}, {"new": True, "advice": "panel"}, {}, "target", 0.9, "grew after", "nodes"),
+}
+
+
+@pytest.mark.parametrize("row", SETS)
+def test_what_is_claimed_of_other_sets(row: str):
+    settings, question, sets, kind, coverage, words, over = SETS[row]
+    data = heavy_tailed()
+    nodes = drawn(data, 40)
+    if "drawn" in settings:
+        settings = {**settings, "drawn": nodes[: settings["drawn"]]}
+    question = {"advice": None, **question}
+    if question.pop("new", False):
+        question["new_data"] = Data(
+            x=torch.cat([data.x, data.x[:3]]),
+            edge_index=torch.cat([data.edge_index, torch.tensor([[300], [5]])], dim=1),
+        )
+    groups = torch.arange(300) % 2 if sets.get("by") == "group" else None
+    full = sets.get("method") == "full"
+    claim = jury_on(data, nodes, **settings).verdict(**question, full=full, groups=groups).claim(0.1, **sets)
+    assert (claim.kind, claim.coverage) == (kind, coverage if coverage is None else pytest.approx(coverage))
+    assert words in claim.words
+    assert bool(claim.reasons) == (kind != "promise")
+    assert claim.over == over
+
+
 # Regression at level 0.05 with 40 labels.
 INTERVALS = {
     ("retrain", "jackknife+"): ("promise", 0.9),
@@ -151,20 +218,24 @@ INTERVALS = {
     ("newton", "jackknife"): ("none", None),
     ("influence", "jackknife+"): ("none", None),
     ("influence", "minmax"): ("none", None),
+    ("newton", "full"): ("target", 0.95),
+    ("panel alone", "full"): ("promise", 0.95),
+    ("panel alone", "jackknife+"): ("promise", 0.9),
 }
 
 
 @pytest.mark.parametrize(("leave_out", "interval"), INTERVALS)
 def test_what_is_claimed_of_intervals(leave_out: str, interval: str):
     data = heavy_tailed(regression=True)
-    jury = jury_on(data, drawn(data, 40), leave_out=leave_out, retraining=Retraining(epochs=5))
-    claim = jury.verdict(alpha=0.05, interval=interval, advice=None).claim()
+    advice, how = ("panel", "newton") if leave_out == "panel alone" else (None, leave_out)
+    jury = jury_on(data, drawn(data, 40), leave_out=how, retraining=Retraining(epochs=5))
+    claim = jury.verdict(alpha=0.05, interval=interval, advice=advice).claim()
     kind, coverage = INTERVALS[leave_out, interval]
     assert (claim.kind, claim.coverage) == (kind, coverage if coverage is None else pytest.approx(coverage))
     if kind == "promise":
-        assert jury.verdict(alpha=0.05, interval=interval, exact_ranks=False, advice=None).claim().kind == "target"
+        assert jury.verdict(alpha=0.05, interval=interval, exact_ranks=False, advice=advice).claim().kind == "target"
         assert (
-            jury.verdict(alpha=0.01, interval=interval, advice=None).claim().kind == "none"
+            jury.verdict(alpha=0.01, interval=interval, advice=advice).claim().kind == "none"
         )  # too few labels for that
 
 
@@ -173,6 +244,8 @@ def test_every_row_stands_in_the_docs():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
     told = {row[0]: row[-1] for row in rows}
     for name, (_, _, kind, _, _) in CLAIMS.items():
+        assert told[name].startswith(kind), name
+    for name, (_, _, _, kind, *_) in SETS.items():
         assert told[name].startswith(kind), name
     for (leave_out, interval), (kind, _) in INTERVALS.items():
         assert told[f"{leave_out}, {interval}"].startswith(kind)

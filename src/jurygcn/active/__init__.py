@@ -10,7 +10,7 @@ from jurygcn.active.registry import STRATEGIES
 from jurygcn.active.scene import Choice, Scene
 from jurygcn.active.stopping import reached, settled
 from jurygcn.active.tasks import Task, next_tasks
-from jurygcn.models.training import Recipe
+from jurygcn.choices import Recipe
 
 __all__ = [
     "STRATEGIES",

@@ -83,6 +83,16 @@ class History:
         return torch.tensor([label for step in self.steps for label in step.answers], dtype=torch.long)
 
     @property
+    def explored(self) -> Tensor:
+        """The labelled nodes that were drawn at random before a run with ``explore``; empty without, or before its end.
+
+        Every node of the pool was drawn with the same probability, so they are exchangeable with nodes that the
+        strategy did not choose, as long as it does not depend on those.
+        """
+        ended = bool(self.settings.get("explored")) and self.stopped == "budget"
+        return torch.tensor(self.steps[-1].nodes if ended else (), dtype=torch.long)
+
+    @property
     def skipped(self) -> Tensor:
         """The nodes that the oracle could not label."""
         return torch.tensor([node for step in self.steps for node in step.skipped], dtype=torch.long)

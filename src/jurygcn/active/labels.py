@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.conformal.claims import CHOSEN
+from jurygcn.choices import CHOSEN
 from jurygcn.data.names import Names, check_names
 from jurygcn.errors import DataError, excerpt, listing
 from jurygcn.io.files import write_text

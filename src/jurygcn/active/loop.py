@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from jurygcn.active.registry import find_strategy
 from jurygcn.active.scene import Choice, Scene, Strategy, hide_labels
 from jurygcn.active.stopping import StoppingRule
 from jurygcn.ambient import plain_torch
-from jurygcn.checks import in_short
+from jurygcn.checks import check_real, in_short
+from jurygcn.choices import Recipe
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.io.files import changing
 from jurygcn.io.fingerprints import fingerprint
-from jurygcn.models import GCN, ReceptiveField, Recipe, fit_gcn
+from jurygcn.models import GCN, ReceptiveField, fit_gcn
 from jurygcn.progress import progress_bar
 
 
@@ -48,6 +50,7 @@ def run(
     recipe: Recipe | None = None,
     oracle: Oracle | None = None,
     stop: Sequence[StoppingRule] = (),
+    explore: float = 0.0,
     resume: str | Path | None = None,
     progress: bool = False,
 ) -> History:
@@ -65,6 +68,10 @@ def run(
         recipe: how the GCN is trained.
         oracle: the function that gives labels; by default it reads ``data.y``.
         stop: rules that can end the run early; see ``reached`` and ``settled``.
+        explore: the share of all labels that is drawn at random from the pool before the run. The strategy cannot
+            choose these nodes and does not see their labels; they are asked for in the last step, and the last model
+            learns them. ``history.explored`` names them, for ``Jury(..., chosen="actively", drawn=history.explored)``:
+            if they alone vote, coverage holds after active learning.
         resume: a JSON file for the history. After an interruption the same call continues from it.
         progress: show a bar on stderr.
 
@@ -77,6 +84,7 @@ def run(
         )
     schedule = Schedule.of(data, initial=initial, budget=budget, step=step, count_initial=count_initial)
     split, recipe = split or paper_split(data, seed=seed), recipe or Recipe()
+    schedule = with_explored(schedule, explore, stop)
     if schedule.last > len(split.pool):
         raise SettingError(
             f"expected at most the {len(split.pool)} labels of the pool, got a budget of {in_short(schedule.last)}; "
@@ -84,7 +92,7 @@ def run(
         )
     settings = {
         "strategy": name,
-        **asdict(schedule),
+        **{key: value for key, value in asdict(schedule).items() if key != "explored" or value},
         "seed": seed,
         **asdict(recipe),
         "graph": str(getattr(data, "name", "")),
@@ -163,7 +171,9 @@ class Learner:
         if not number:
             if not sizes[0]:
                 return torch.empty(0).long(), torch.empty(0), 0.0
-            return random_labels(self.split.pool, sizes[0], seed=self.seed), torch.zeros(sizes[0]), 0.0
+            return self._initial(), torch.zeros(sizes[0]), 0.0
+        if self.schedule.explored and number == len(sizes) - 1:
+            return self.explored, torch.zeros(len(self.explored)), 0.0
         candidates = self.candidates(history)
         scene = Scene.of(
             self.data,
@@ -175,7 +185,7 @@ class Learner:
             weight_decay=self.recipe.weight_decay,
             generator=_generator(self.seed, "strategy", number),
             queried=history.steps[-1].queried,
-            total=sizes[-1] - sizes[0],
+            total=sizes[-1] - sizes[0] - self.schedule.explored,
             memory=memory,
         )
         started = time.perf_counter()
@@ -183,6 +193,16 @@ class Learner:
         seconds = time.perf_counter() - started
         check_choice(choice, scene)
         return choice.nodes, choice.scores, seconds
+
+    @cached_property
+    def explored(self) -> Tensor:
+        """The nodes that are drawn before the run, each node of the pool with the same probability."""
+        order = _generator(self.seed, "explore", 0).permutation(len(self.split.pool))
+        return self.split.pool[torch.from_numpy(order[: self.schedule.explored]).long()].sort().values
+
+    def _initial(self) -> Tensor:
+        pool = self.split.pool[~torch.isin(self.split.pool, self.explored)]
+        return random_labels(pool, self.schedule.sizes[0], seed=self.seed)
 
     def check_consistent(self, history: History, path: str | Path | None, *, has_oracle: bool) -> None:
         """Raise DataError for a history that this run cannot have produced.
@@ -192,7 +212,7 @@ class Learner:
         sizes, steps = self.schedule.sizes, history.steps
         asked = [sorted([*step.nodes, *step.skipped]) for step in steps]
         step_sizes = [size - before for size, before in zip(sizes, [0, *sizes])]
-        first = random_labels(self.split.pool, sizes[0], seed=self.seed).sort().values.tolist() if sizes[0] else []
+        first = self._initial().sort().values.tolist() if sizes[0] else []
         fits = [len(nodes) for nodes in asked] == step_sizes[: len(asked)] and asked[:1] in ([], [first])
         ended = {"budget": len(steps) == len(sizes), "pool": not len(self.candidates(history))}
         same_answers = has_oracle or torch.equal(history.labels, self.data.y[history.labelled].cpu())
@@ -203,8 +223,8 @@ class Learner:
             )
 
     def candidates(self, history: History) -> Tensor:
-        """The nodes of the pool that were neither labelled nor skipped."""
-        used = torch.cat([history.labelled, history.skipped])
+        """The nodes of the pool that were neither labelled nor skipped, nor drawn before the run."""
+        used = torch.cat([history.labelled, history.skipped, self.explored])
         return self.split.pool[~torch.isin(self.split.pool, used)]
 
     def model(self, history: History) -> GCN | None:
@@ -241,9 +261,22 @@ class Learner:
         """Why the run ends here; empty if it goes on."""
         if len(history.steps) >= len(self.schedule.sizes):
             return "budget"
-        if not len(self.candidates(history)):
+        if not len(self.candidates(history)) and not self.schedule.explored:
             return "pool"
         return next((reason for rule in rules if (reason := rule(history))), "")
+
+
+def with_explored(schedule: Schedule, explore: float, stop: Sequence[StoppingRule]) -> Schedule:
+    """The schedule with a share of its labels drawn before the run."""
+    check_real(explore, "explore", most=1.0)
+    count = round(explore * schedule.last)
+    if count and stop:
+        raise SettingError("expected no stop with explore, got both; the drawn labels are asked for at the end")
+    if count >= schedule.last - schedule.initial:
+        raise SettingError(
+            f"expected explore to leave labels for the strategy, got {count} of {schedule.last}; lower it"
+        )
+    return replace(schedule, explored=count)
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import find_strategy
 from jurygcn.active.scene import Strategy
 from jurygcn.active.tasks import scene_of
+from jurygcn.choices import Recipe
 from jurygcn.errors import DataError, SettingError
-from jurygcn.models.training import Recipe
 
 
 class PoolStrategy:

@@ -19,13 +19,15 @@ class Schedule:
 
     The paper does not state whether its query sizes count the initial labels. With ``count_initial`` they do:
     the number of labels starts at ``initial`` and then takes the multiples of ``step`` up to ``budget``. Without it,
-    each step queries ``step`` nodes, ``budget`` in total, in addition to the initial labels.
+    each step queries ``step`` nodes, ``budget`` in total, in addition to the initial labels. The last ``explored``
+    labels are those drawn at random before the run.
     """
 
     initial: int
     budget: int
     step: int
     count_initial: bool = True
+    explored: int = 0
 
     def __post_init__(self) -> None:
         if self.initial < 0 or self.step < 1:
@@ -56,7 +58,8 @@ class Schedule:
     @property
     def sizes(self) -> list[int]:
         """The number of labels after each step. The first is the number of initial labels."""
+        budget, drawn = self.budget - self.explored, [self.last] * (self.explored > 0)
         if self.count_initial:
-            later = [size for size in range(self.step, self.budget, self.step) if size > self.initial]
-            return [self.initial, *later, self.budget]
-        return [self.initial + size for size in (0, *range(self.step, self.budget, self.step), self.budget)]
+            later = [size for size in range(self.step, budget, self.step) if size > self.initial]
+            return [self.initial, *later, budget, *drawn]
+        return [*(self.initial + size for size in (0, *range(self.step, budget, self.step), budget)), *drawn]

@@ -16,10 +16,11 @@ from jurygcn.active.labels import class_words, parse_labels, parse_origins, read
 from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
+from jurygcn.choices import Recipe
 from jurygcn.data.names import Names
 from jurygcn.io import label_studio
 from jurygcn.io.spreadsheet import as_csv
-from jurygcn.models.training import Recipe, fit_gcn
+from jurygcn.models.training import fit_gcn
 
 COLUMNS = ("node", "name", "label", "score", "prediction", "probability", "reason", "neighbours", "chosen")
 

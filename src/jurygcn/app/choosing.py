@@ -15,9 +15,9 @@ from jurygcn.active.tasks import reason_for, scene_of
 from jurygcn.app.rounds import Doubtful, Job, Round, View
 from jurygcn.app.scheduling import Chosen
 from jurygcn.app.store import Point
+from jurygcn.choices import Recipe
 from jurygcn.errors import JuryError
 from jurygcn.jury import Jury
-from jurygcn.models.training import Recipe
 
 STRATEGY = "jury-design"
 ALPHA = 0.1

@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.baselines.dirichlet import shannon
+from jurygcn.choices import PRESETS
 from jurygcn.data import check_nodes, known_classes, labelled
 from jurygcn.errors import DataError, SettingError
 from jurygcn.models.training import outputs_at
-
-# Graphs for which the authors of some methods use special settings.
-PRESETS = ("pubmed",)
 
 
 def check_preset(name: str | None) -> str | None:

@@ -25,8 +25,9 @@ from jurygcn.baselines.gpn import GPN, graph_inputs, uncertain_cross_entropy
 from jurygcn.baselines.networks import WELL_TRAINED_GCN, GCNClassifier
 from jurygcn.baselines.sampling import dropout_samples
 from jurygcn.baselines.sgnn import EvidenceLoss, concentrations, graph_kernel_prior
+from jurygcn.choices import Recipe
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import Recipe, Stopping, descend, outputs_at
+from jurygcn.models.training import Stopping, descend, outputs_at
 
 
 @dataclass(frozen=True)

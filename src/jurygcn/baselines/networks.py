@@ -20,8 +20,9 @@ from jurygcn.baselines.classifier import (
     softmax_scores,
 )
 from jurygcn.baselines.gat import GAT
+from jurygcn.choices import Recipe
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import Recipe, Stopping, Training, descend, fit_gcn, outputs_at
+from jurygcn.models.training import Stopping, Training, descend, fit_gcn, outputs_at
 
 
 @dataclass(frozen=True)

@@ -6,52 +6,33 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch_geometric.data import Data
 
-from jurygcn.active import (
-    STRATEGIES,
-    History,
-    Recipe,
-    Task,
-    at_terminal,
-    from_file,
-    next_tasks,
-    reached,
-    run,
-    settled,
-)
-from jurygcn.active.labels import merged, read_labels, read_origins, with_classes, write_labels
-from jurygcn.active.oracle import Oracle
-from jurygcn.active.tasks import (
-    label_studio_config,
-    label_studio_tasks,
-    read_answer_origins,
-    read_answers,
-    tasks_csv,
-)
+from jurygcn.choices import STRATEGIES, Recipe
 from jurygcn.cli import options as given
-from jurygcn.cli.nodes import read_candidates
 from jurygcn.cli.output import check_out, say_written, write_csv
 from jurygcn.cli.reporting import print_json, shown, visible
-from jurygcn.cli.trained_model import load_graph
 from jurygcn.errors import SettingError
 from jurygcn.io.files import changing, replacing
 from jurygcn.io.label_studio import as_json_text
 from jurygcn.progress import progress_bar
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from jurygcn.active import History, Task
+    from jurygcn.active.oracle import Oracle
+
 app = typer.Typer(help="Choose the next nodes to label, and add the answers.", no_args_is_help=True)
 
 StrategyName = Annotated[
     str,
-    typer.Option(
-        "--strategy", callback=given.one_of("--strategy", tuple(STRATEGIES)), help=f"{', '.join(STRATEGIES)}."
-    ),
+    typer.Option("--strategy", callback=given.one_of("--strategy", STRATEGIES), help=f"{', '.join(STRATEGIES)}."),
 ]
 Known = Annotated[Path | None, typer.Option("--labels", help="CSV with the columns node and label: the labels so far.")]
 Classes = Annotated[
@@ -90,6 +71,10 @@ def next_nodes(
 
     Only the labels in the --labels file are used, not those of the graph. Add the answers with jurygcn active add.
     """
+    from jurygcn.active import next_tasks
+    from jurygcn.active.tasks import label_studio_config, label_studio_tasks, tasks_csv
+    from jurygcn.cli.nodes import read_candidates
+
     _check_file(out, "--out", ".json")
     graph = _graph(data, labels, classes)
     known = _read_known(labels, graph)
@@ -132,6 +117,10 @@ def add(
     The column chosen of the file says how each node was chosen. Answers that do not say it count as chosen actively,
     and jurygcn quantify then claims no coverage.
     """
+    from jurygcn.active.labels import merged, read_origins, with_classes, write_labels
+    from jurygcn.active.tasks import read_answer_origins, read_answers
+    from jurygcn.cli.trained_model import load_graph
+
     _check_file(labels, "--labels", ".csv")
     bare, _ = load_graph(data)
     with changing(labels):
@@ -194,6 +183,9 @@ def run_loop(
     The default is the paper's protocol: for Cora and Citeseer 10 initial labels, 100 in total, steps of 20; for PubMed
     5, 50 and 10.
     """
+    from jurygcn.active import from_file, reached, run, settled
+    from jurygcn.cli.trained_model import load_graph
+
     check_out(out)
     rules = [*([] if stop_at is None else [reached(stop_at)]), *([settled()] if stop_settled else [])]
     graph, _ = load_graph(data)
@@ -235,11 +227,16 @@ def run_loop(
 
 def _person(graph: Data) -> Oracle:
     """An oracle that asks the person at the terminal."""
+    from jurygcn.active import at_terminal
+
     return at_terminal(graph, ask=lambda words: input(visible(words)), say=lambda words: print(visible(words)))
 
 
 def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
     """The graph with its class names."""
+    from jurygcn.active.labels import with_classes
+    from jurygcn.cli.trained_model import load_graph
+
     graph, _ = load_graph(name)
     return with_classes(graph, labels, _listed(classes))
 
@@ -249,6 +246,8 @@ def _listed(classes: str | None) -> list[str] | None:
 
 
 def _read_known(labels: Path | None, graph: Data) -> dict[int, int]:
+    from jurygcn.active.labels import read_labels
+
     if labels is None:
         return {}
     nodes, kinds = read_labels(labels, graph)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch_geometric.data import Data
 
 from jurygcn.cli.reporting import AsJson, shown
-from jurygcn.data import DATASETS, cache_folder, find_dataset, labelled, load_dataset, sizes
-from jurygcn.data.planetoid import find_raw_folder
-from jurygcn.data.reddit import find_reddit
+from jurygcn.data import DATASETS, cache_folder, find_dataset, load_dataset
+from jurygcn.data.places import find_raw_folder, find_reddit
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 app = typer.Typer(help="List, inspect and download graphs.", no_args_is_help=True)
 
@@ -71,6 +71,8 @@ def info(name: Name, as_json: AsJson = False) -> None:
 @app.command()
 def fetch(name: Name, as_json: AsJson = False) -> None:
     """Download a graph into the data folder, so that it loads without network."""
+    from jurygcn.data import sizes
+
     dataset = find_dataset(name)
     started = time.perf_counter()
     size = sizes(load_dataset(dataset.name, normalize_features=False))
@@ -96,6 +98,10 @@ def fetch(name: Name, as_json: AsJson = False) -> None:
 
 def describe(data: Data) -> dict[str, Any]:
     """Facts about a clean graph, as plain values."""
+    import torch
+
+    from jurygcn.data import labelled, sizes
+
     source, target = data.edge_index
     degrees = torch.bincount(source, minlength=data.x.shape[0])
     known = labelled(data)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from torch_geometric.data import Data
+from typing import TYPE_CHECKING
 
 from jurygcn.cli.doctor import examine, plain_report
 from jurygcn.cli.options import AsJson, Page
 from jurygcn.cli.output import check_page
 from jurygcn.cli.quantify import present
 from jurygcn.cli.reporting import say
-from jurygcn.cli.trained_model import DEFAULT_LABELS, Settings, load_graph, start_session
-from jurygcn.cli.verdicts import judge
-from jurygcn.data.package_index import IndexUnreachableError
 from jurygcn.errors import DataError
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 def demo(page: Page = None, as_json: AsJson = False) -> None:
@@ -21,6 +21,9 @@ def demo(page: Page = None, as_json: AsJson = False) -> None:
     Uses the embedded digits if no package index can be reached. The report of the doctor is the quick one; jurygcn
     doctor cora also retrains some jurors.
     """
+    from jurygcn.cli.trained_model import DEFAULT_LABELS, Settings, start_session
+    from jurygcn.cli.verdicts import judge
+
     check_page(page)
     session = start_session(*demo_graph(), Settings(labels=DEFAULT_LABELS))
     judgement = judge(session)
@@ -30,6 +33,9 @@ def demo(page: Page = None, as_json: AsJson = False) -> None:
 
 def demo_graph() -> tuple[Data, float]:
     """Cora, or digits if Cora cannot be downloaded, and the loading time in seconds."""
+    from jurygcn.cli.trained_model import load_graph
+    from jurygcn.data.package_index import IndexUnreachableError
+
     try:
         return load_graph("cora")
     except DataError as error:

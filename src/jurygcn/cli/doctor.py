@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from jurygcn.choices import Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.tables import facts_table, in_words
-from jurygcn.cli.train import training_facts
-from jurygcn.cli.trained_model import Session, Settings, open_session
-from jurygcn.cli.verdicts import fit_jury, leave_out_by
-from jurygcn.diagnostics.fidelity import Fidelity
-from jurygcn.diagnostics.health import Health
-from jurygcn.jury import Jury
-from jurygcn.models.training import Recipe
+
+if TYPE_CHECKING:
+    from jurygcn.cli.trained_model import Session
+    from jurygcn.diagnostics.fidelity import Fidelity
+    from jurygcn.diagnostics.health import Health
+    from jurygcn.jury import Jury
 
 
 def doctor(
@@ -40,6 +39,11 @@ def doctor(
 
     Retrains some jurors from scratch. For a checkpoint, pass the --epochs, --lr and --seed that it was trained with.
     """
+    from jurygcn.cli.tables import facts_table, in_words
+    from jurygcn.cli.train import training_facts
+    from jurygcn.cli.trained_model import Settings, open_session
+    from jurygcn.cli.verdicts import fit_jury, leave_out_by
+
     jurors = leave_out_by(leave_out, curvature, solver, as_printed=as_printed)
     settings = Settings(
         labels=labels,

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from torch_geometric.data import Data
 
 from jurygcn.checks import MOST_REPEATS
+from jurygcn.choices import COMPARED, COMPARED_ALPHA, COMPARED_SPLITS
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
 from jurygcn.cli.reproduce import text_table
-from jurygcn.cli.trained_model import load_graph, versions
-from jurygcn.data import sizes
-from jurygcn.experiments import comparison
-from jurygcn.experiments.comparison import METHODS, SAME, Evaluation
-from jurygcn.experiments.experiment import records
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from jurygcn.experiments.comparison import Evaluation
 
 NOTE = (
     "Each score is measured on the errors of its own method's model. The jury, max-probability, entropy, temperature "
@@ -34,13 +34,13 @@ def evaluate(
     ] = None,
     splits: Annotated[
         int, given.whole("--splits", "Random splits to average over.", most=MOST_REPEATS)
-    ] = comparison.SPLITS,
+    ] = COMPARED_SPLITS,
     alpha: Annotated[
         float, given.real("--alpha", "Share of label sets that may miss the true label.", most=1.0)
-    ] = comparison.ALPHA,
+    ] = COMPARED_ALPHA,
     methods: Annotated[
-        str, typer.Option("--methods", help=f"Some of {', '.join(METHODS)}, separated by commas.")
-    ] = ",".join(METHODS),
+        str, typer.Option("--methods", help=f"Some of {', '.join(COMPARED)}, separated by commas.")
+    ] = ",".join(COMPARED),
     left_out: Annotated[
         bool, typer.Option("--left-out/--no-left-out", help="Also detect nodes of classes left out of training.")
     ] = True,
@@ -53,6 +53,9 @@ def evaluate(
     Measures how well scores detect wrong predictions, how well probabilities are calibrated, and the coverage and size
     of label sets. With --out every measurement is saved, and the same command continues after an interruption.
     """
+    from jurygcn.cli.trained_model import load_graph
+    from jurygcn.experiments import comparison
+
     check_out(out)
     data, _ = load_graph(name)
     chosen = [method.strip() for method in methods.split(",") if method.strip()]
@@ -78,6 +81,10 @@ def evaluate(
 
 def described(found: Evaluation, data: Data) -> dict[str, Any]:
     """The comparison as plain values."""
+    from jurygcn.cli.trained_model import versions
+    from jurygcn.data import sizes
+    from jurygcn.experiments.experiment import records
+
     return {
         "command": "evaluate",
         "data": {"name": data.name, **sizes(data)._asdict()},
@@ -94,6 +101,8 @@ def written(out: Path, found: Evaluation, run: dict[str, Any]) -> list[Path]:
 
 def present(found: Evaluation, name: str) -> None:
     """Print the tables, best method first."""
+    from jurygcn.experiments.comparison import SAME
+
     console = Console()
     settings = found.settings
     console.print(

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.data import Data
 
+from jurygcn.choices import Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
 from jurygcn.cli.trained_model import Settings, open_session
 from jurygcn.cli.verdicts import fit_jury
 from jurygcn.diagnostics.label_errors import LabelErrors
-from jurygcn.models.training import Recipe
 
 app = typer.Typer(help="Find labels that are probably wrong.", no_args_is_help=True)
 

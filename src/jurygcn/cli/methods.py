@@ -23,8 +23,6 @@ from jurygcn.evaluation import accuracy, error_auroc, micro_f1
 from jurygcn.learning import METHODS, Fitted, Method
 from jurygcn.progress import progress_bar
 
-METHOD_NAMES = tuple(METHODS)
-
 
 def fit_method(
     name: str,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.active.labels import node_words
-from jurygcn.conformal.claims import CHOSEN
+from jurygcn.choices import CHOSEN
 from jurygcn.data import check_nodes, labelled
 from jurygcn.data.names import Names
 from jurygcn.errors import DataError

@@ -1,4 +1,8 @@
-"""Options that several commands share, and checks that need no data."""
+"""Options that several commands share, and checks that need no data.
+
+Modules that need torch are imported in the functions that use them, here and in the modules of the commands: the help
+texts appear without torch.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from jurygcn.baselines.classifier import PRESETS
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, MOST_RATE, in_short
+from jurygcn.choices import CHOSEN, CURVATURES, MOST_STEPS, PRESETS, SETS, SOLVERS, VOTES, Recipe
 from jurygcn.cli.data import Name
 from jurygcn.cli.reporting import AsJson
-from jurygcn.conformal.averaging import MOST_STEPS
-from jurygcn.conformal.claims import CHOSEN
-from jurygcn.conformal.intervals import check_alpha
-from jurygcn.conformal.predictions import parse_memory
-from jurygcn.curvature import CURVATURES
 from jurygcn.errors import SettingError
-from jurygcn.linalg import SOLVERS
-from jurygcn.models.training import Recipe
-from jurygcn.parallel import check_parallel
-from jurygcn.settings import VOTES
 
 MOST_NODES = 10**9  # upper bound for nodes, labels and jurors; larger graphs fit into no machine
 
@@ -117,15 +112,21 @@ def _diffusion(value: str) -> str:
 
 
 def _alpha(value: float) -> float:
+    from jurygcn.conformal.intervals import check_alpha
+
     return check_alpha(value)
 
 
 def _parallel(value: str | None) -> str | None:
+    from jurygcn.parallel import check_parallel
+
     check_parallel(value)
     return value
 
 
 def _memory(value: str) -> str:
+    from jurygcn.conformal.predictions import parse_memory
+
     parse_memory(value)
     return value
 
@@ -233,6 +234,20 @@ Parallel = Annotated[
     str | None,
     typer.Option(
         "--parallel", callback=_parallel, help="Where to count votes: a number of processes, or dask://host:port."
+    ),
+]
+Sets = Annotated[
+    str,
+    typer.Option(
+        "--sets", callback=one_of("--sets", SETS), help=f"Method of the label sets: {', '.join(SETS)} (slower)."
+    ),
+]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        callback=one_of("--by", ("all", "class")),
+        help="all; class compares a label with labelled nodes of its own class only, so that every class is covered.",
     ),
 ]
 Memory = Annotated[

@@ -6,25 +6,21 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from jurygcn.choices import Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.doctor import examine, plain_report, report_facts
 from jurygcn.cli.output import check_out, check_page, say_written, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.tables import SET_ALPHA, class_legend, extremes, facts_table, marks_in_words, node_table, verdict_frame
 from jurygcn.cli.train import score_facts, training_facts
-from jurygcn.cli.trained_model import Settings, open_session
-from jurygcn.cli.verdicts import Judgement, judge, leave_out_by
-from jurygcn.diagnostics.fidelity import Fidelity
-from jurygcn.diagnostics.health import Health
-from jurygcn.display.words import claim_words
-from jurygcn.models.training import Recipe
-from jurygcn.report import report_on
-from jurygcn.report.diagnostics_text import caution
-from jurygcn.settings import Run
+
+if TYPE_CHECKING:
+    from jurygcn.cli.verdicts import Judgement
+    from jurygcn.diagnostics.fidelity import Fidelity
+    from jurygcn.diagnostics.health import Health
 
 SHOWN = 10  # nodes per table
 UNFINISHED = ".batches"  # folder in --out for the votes counted so far; removed when the results are written
@@ -46,6 +42,8 @@ def quantify(
     as_printed: given.AsPrinted = False,
     diffusion: given.Diffusion = "auto",
     advice: given.Advice = True,
+    sets: given.Sets = "jackknife+",
+    by: given.By = "all",
     seed: given.Seed = 0,
     epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
@@ -63,6 +61,10 @@ def quantify(
     the ten least uncertain nodes. With --out, writes verdict.csv (all nodes), run.json, and report.json, the input of
     jurygcn report. After an interruption the same command counts only the remaining votes.
     """
+    from jurygcn.cli.trained_model import Settings, open_session
+    from jurygcn.cli.verdicts import judge, leave_out_by
+    from jurygcn.settings import Run
+
     check_out(out)
     check_page(page)
     jurors = leave_out_by(leave_out, curvature, solver, as_printed=as_printed, max_jurors=max_jurors)
@@ -81,6 +83,8 @@ def quantify(
         alpha=alpha,
         diffusion=diffusion,
         advice=advice,
+        sets=sets,
+        by=None if by == "all" else by,
         leave_out=jurors,
         votes=votes,
         run=Run(parallel, memory, progress=True),
@@ -117,6 +121,18 @@ def present(
     report: dict[str, Any] | None = None,
 ) -> None:
     """Write the files, then print the tables or the JSON; ``report`` is the doctor's report, if there is one."""
+    from jurygcn.cli.tables import (
+        SET_ALPHA,
+        class_legend,
+        extremes,
+        facts_table,
+        marks_in_words,
+        node_table,
+        verdict_frame,
+    )
+    from jurygcn.report import report_on
+    from jurygcn.report.diagnostics_text import caution
+
     session, verdict = judgement.session, judgement.verdict
     frame = verdict_frame(verdict, session.data, session.train_nodes)
     most, least = extremes(verdict, frame, SHOWN)
@@ -165,6 +181,9 @@ def left_out_rows(found: dict[str, Any]) -> dict[str, str]:
 
 def summary(judgement: Judgement, test: dict[str, Any], left_out: dict[str, Any] | None = None) -> dict[str, str]:
     """Settings and test results as rows of a table."""
+    from jurygcn.cli.tables import SET_ALPHA
+    from jurygcn.display.words import claim_words
+
     jurors, verdict = judgement.jury.jurors, judgement.verdict
     steps = "none" if verdict.diffusion == 0 else f"{verdict.diffusion} step" + "s" * (verdict.diffusion > 1)
     facts = training_facts(judgement.session)
@@ -185,6 +204,8 @@ def summary(judgement: Judgement, test: dict[str, Any], left_out: dict[str, Any]
         facts["label sets"] = (
             f"{100 * test['set_coverage']:.1f} % contain the true label (target {100 * (1 - SET_ALPHA):g} %), "
             f"{test['mean_set_size']:.2f} labels on average"
+            + f"; {verdict.method} sets, by {verdict.by}" * (verdict.by is not None)
+            + "; full conformal sets" * ((verdict.method, verdict.by) == ("full", None))
         )
         if test["error_auroc"] == test["error_auroc"]:  # not NaN: there are right and wrong predictions
             facts["error detection"] = f"AUROC {test['error_auroc']:.3f} by {verdict.score_name}"

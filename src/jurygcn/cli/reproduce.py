@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from jurygcn.checks import MOST_REPEATS
+from jurygcn.choices import EXPERIMENTS
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written
 from jurygcn.cli.reporting import print_json, shown
-from jurygcn.experiments import EXPERIMENTS, Reproduced
-from jurygcn.experiments import reproduce as run
-from jurygcn.experiments.experiment import records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from jurygcn.experiments import Reproduced
 
 EVERYTHING = "all"
 
@@ -44,8 +46,11 @@ def reproduce(
     Every measured cell is saved in OUT/NAME.jsonl, so the same command continues after an interruption. Reddit is used
     if its files are in the data folder; otherwise a synthetic stand-in, named as such.
     """
+    from jurygcn.experiments import reproduce as run
+    from jurygcn.experiments.experiment import records
+
     check_out(out)
-    names = tuple(EXPERIMENTS) if what == EVERYTHING else (what,)
+    names = EXPERIMENTS if what == EVERYTHING else (what,)
     console = Console()
     found = []
     for name in names:

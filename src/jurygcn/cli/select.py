@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, in_short
+from jurygcn.choices import Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.nodes import Recorded
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
 from jurygcn.cli.trained_model import Settings, choose_nodes, load_graph, with_labels_from
 from jurygcn.errors import SettingError
-from jurygcn.models.training import Recipe
 from jurygcn.selection import BY, Selection
 from jurygcn.selection import select as select_best
 

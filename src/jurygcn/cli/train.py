@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 
+from jurygcn.choices import METHODS
 from jurygcn.cli import options as given
-from jurygcn.cli.methods import METHOD_NAMES, fit_method
 from jurygcn.cli.output import check_out, say_written, write_run
 from jurygcn.cli.reporting import print_json
-from jurygcn.cli.tables import facts_table, in_words
-from jurygcn.cli.trained_model import Session, Settings, open_session
 from jurygcn.errors import SettingError
-from jurygcn.evaluation import accuracy, micro_f1
-from jurygcn.models import ReceptiveField
+
+if TYPE_CHECKING:
+    from jurygcn.cli.trained_model import Session
 
 Method = Annotated[
     str,
     typer.Option(
         "--method",
-        callback=given.one_of("--method", METHOD_NAMES),
-        help=f"{', '.join(METHOD_NAMES)}. All but gcn have their authors' settings by default.",
+        callback=given.one_of("--method", METHODS),
+        help=f"{', '.join(METHODS)}. All but gcn have their authors' settings by default.",
     ),
 ]
 Epochs = Annotated[int | None, given.epochs("Training epochs; default 100 for gcn, else the method's own.")]
@@ -63,6 +61,12 @@ def train(
     With --out, gcn writes model.pt (a state dict for jurygcn quantify --model) and run.json; the other methods write
     predictions.csv, state.pt and run.json.
     """
+    import torch
+
+    from jurygcn.cli.methods import fit_method
+    from jurygcn.cli.tables import facts_table
+    from jurygcn.cli.trained_model import Settings, open_session
+
     check_out(out)
     chosen = {"epochs": epochs, "lr": lr, "dropout": dropout, "hidden": hidden, "layers": layers}
     stated = {key: value for key, value in chosen.items() if value is not None}
@@ -88,14 +92,17 @@ def train(
     say_written(console, files)
 
 
-@torch.no_grad()
 def test_scores(session: Session) -> dict[str, Any]:
     """Accuracy and micro-F1 on the test nodes; None without test nodes."""
+    from jurygcn.evaluation import accuracy, micro_f1
+    from jurygcn.models import ReceptiveField
+
     nodes = session.test_nodes
     if not len(nodes):
         return {"nodes": 0, "accuracy": None, "micro_f1": None}
     field = ReceptiveField.of(session.model, session.data, nodes)
-    predicted, truth = field.logits(list(session.model.weights)).argmax(dim=1), session.data.y[nodes]
+    weights = [weight.detach() for weight in session.model.weights]
+    predicted, truth = field.logits(weights).argmax(dim=1), session.data.y[nodes]
     return {"nodes": len(nodes), "accuracy": accuracy(predicted, truth), "micro_f1": micro_f1(predicted, truth)}
 
 
@@ -111,6 +118,8 @@ def score_facts(test: dict[str, Any]) -> dict[str, str]:
 
 def training_facts(session: Session) -> dict[str, str]:
     """The graph, the model and its training as rows of a table."""
+    from jurygcn.cli.tables import in_words
+
     data, s = session.data, session.settings
     widths = [session.model.weights[0].shape[0], *[W.shape[1] for W in session.model.weights]]
     facts = {

@@ -20,13 +20,14 @@ from torch_geometric.data import Data
 import jurygcn
 from jurygcn.active.labels import chosen_together, has_labels, read_labels, read_origins, with_classes
 from jurygcn.checks import all_finite
+from jurygcn.choices import Recipe
 from jurygcn.cli.checkpoint import load_gcn
 from jurygcn.cli.nodes import Recorded, checked, read_chosen, read_nodes, recorded_beside
 from jurygcn.cli.reporting import say
 from jurygcn.data import labelled, load_dataset, paper_split, per_class_labels, random_labels, sizes
 from jurygcn.errors import DataError, ModelError, SettingError
 from jurygcn.io.fingerprints import fingerprint, state
-from jurygcn.models import GCN, Recipe, Training, fit_gcn
+from jurygcn.models import GCN, Training, fit_gcn
 from jurygcn.progress import progress_bar
 
 DEFAULT_LABELS = 100  # the paper's largest number of labels

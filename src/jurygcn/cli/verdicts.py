@@ -65,6 +65,8 @@ class Judgement:
                 "advice": None if self.verdict.advice is None else self.verdict.advice.words,
                 "score": self.verdict.score_name,
                 "set_alpha": SET_ALPHA,
+                "sets": self.verdict.method,
+                "by": self.verdict.by,
                 "claim": claim.kind,
                 "claimed_coverage": claim.coverage,
                 "claim_reasons": list(claim.reasons),
@@ -102,6 +104,8 @@ def judge(
     alpha: float = 0.025,
     diffusion: str = "auto",
     advice: bool = True,
+    sets: str = "jackknife+",
+    by: str | None = None,
     resume: Path | None = None,
     **settings: Any,
 ) -> Judgement:
@@ -111,8 +115,14 @@ def judge(
     with stopwatch(session.seconds, "votes"):
         steps = diffusion if diffusion == "auto" else int(diffusion)
         kept = resume if jury.votes.how == "exact" else None  # linearised votes are counted in one pass
-        verdict = jury.verdict(alpha=alpha, diffusion=steps, advice="auto" if advice else None, resume=kept)
-    return Judgement(session, jury, verdict)
+        verdict = jury.verdict(
+            alpha=alpha,
+            diffusion=steps,
+            advice="auto" if advice else None,
+            full=sets == "full",
+            resume=kept,
+        )
+    return Judgement(session, jury, verdict if (sets, by) == ("jackknife+", None) else verdict.with_sets(sets, by=by))
 
 
 def leave_out_by(how: str, curvature: str, solver: str, *, as_printed: bool, max_jurors: int | None = None) -> LeaveOut:

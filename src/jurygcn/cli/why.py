@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from jurygcn.choices import Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.reporting import print_json, shown
 from jurygcn.cli.tables import facts_table
@@ -18,7 +19,6 @@ from jurygcn.cli.verdicts import fit_jury
 from jurygcn.data.names import Names
 from jurygcn.edits.influences import OF
 from jurygcn.jury import Jury
-from jurygcn.models.training import Recipe
 from jurygcn.settings import LeaveOut
 
 MOST_SHOWN = 1000

@@ -31,6 +31,7 @@ from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.stacking import stack_classes, stack_values
 
 MODEL = "the model's jurors"
+SHARPNESS = 5.0  # the total weight of the panel alone: an answer of 1 against 0 is a factor of e^5
 BLOCK = 200_000  # numbers of a block of stacked votes: the passes over it stay in the processor's cache
 
 
@@ -184,7 +185,29 @@ def panel_of(engine: Engine) -> Panel:
     return Panel(engine.data, engine.train_nodes, targets, dtype=dtype)
 
 
-def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, Tensor]) -> Advice:
+def chosen_advice(
+    engine: Engine,
+    steps: Tensor,
+    panel: Panel,
+    positions: Tensor,
+    *,
+    diffusion: int | str,
+    memory: str,
+    known: dict[int | str, Advice],
+    heard: bool,
+    everywhere: LeaveOneOutPredictions | None = None,
+) -> Advice:
+    """The advice that jurors with these steps take, chosen once for each number of averages and kept in ``known``."""
+    if diffusion not in known:
+        nodes = engine.train_nodes[positions]
+        own = own_predictions(engine, steps, nodes, diffusion=diffusion, memory=memory, everywhere=everywhere)
+        known[diffusion] = take_advice(engine, panel, positions, own, heard=heard)
+    return known[diffusion]
+
+
+def take_advice(
+    engine: Engine, panel: Panel, positions: Tensor, own: dict[int, Tensor], *, heard: bool = True
+) -> Advice:
     """Choose the weights by what jurors predict for their own left-out labels.
 
     Args:
@@ -192,6 +215,9 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
         panel: the regressions.
         positions: the training nodes of the jurors, (n,).
         own: predictions of the model's jurors at their own nodes, (n, C), by number of averages; the best is taken.
+        heard: whether the model's jurors get a weight. Jurors that differ from retrained ones are overconfident about
+            left-out labels, so they would get too much; the regressions, whose jurors are exact, then vote alone on
+            classes.
     """
     targets = engine.targets[positions].cpu()
     classify = not targets.is_floating_point()
@@ -200,11 +226,14 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
     if classify:
         mine = {k: votes.clamp_min(FLOOR).log() for k, votes in mine.items()}
         best = max(mine, key=lambda k: float(mine[k].gather(1, targets[:, None]).mean()))
-    predictions = torch.stack([mine[best], *answers])
+    unheard = classify and not heard and bool(answers)
+    predictions = torch.stack([torch.zeros_like(mine[best]) if unheard else mine[best], *answers])
     pairs = panel.pairs(positions, predictions[:1])  # the model has no jurors without two labels
     found = (
         stack_classes(predictions, targets, pairs) if classify else stack_values(predictions, targets.double(), pairs)
     )
+    if unheard:
+        found.weights[0] = found.left_out[0] = 0.0
     chosen = [k for k in range(len(panel.members)) if float(found.left_out[k + 1].amax()) > 0]
     kept = [0, *(k + 1 for k in chosen)]
     dtype = engine.source_dtype
@@ -218,6 +247,27 @@ def take_advice(engine: Engine, panel: Panel, positions: Tensor, own: dict[int, 
         advisers=_advisers(panel, chosen, positions, dtype),
         members=said,
         table=table.sort_values("share", ascending=False, ignore_index=True, kind="stable"),
+    )
+
+
+def panel_alone(engine: Engine, panel: Panel, positions: Tensor) -> Advice:
+    """The panel without the model, all regressions with the same weight: labels choose nothing.
+
+    Classes are pooled with the fixed total weight `SHARPNESS`.
+    """
+    classify, count, dtype = not engine.targets.is_floating_point(), len(panel.members), engine.source_dtype
+    weights = torch.full((1 + count,), (SHARPNESS if classify else 1.0) / count, dtype=dtype)
+    weights[0] = 0.0
+    said = [MODEL, *(member.words for member in panel.members)]
+    table = pd.DataFrame({"member": said, "share": [0.0, *[1.0 / count] * count], "weight": weights.numpy()})
+    return Advice(
+        classify=classify,
+        diffusion=0,
+        weights=weights,
+        left_out=weights[:, None].expand(-1, len(positions)).contiguous(),
+        advisers=_advisers(panel, list(range(count)), positions, dtype),
+        members=said,
+        table=table,
     )
 
 

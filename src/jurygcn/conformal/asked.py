@@ -32,14 +32,16 @@ class Asked:
 
     Juror k left out the training node at position ``positions[k]``.
 
-    Shapes: m queried nodes, n jurors; nodes (m,), positions (n,).
+    Shapes: m queried nodes, n jurors; nodes (m,), positions (n,); groups (N,), a number for every node of the graph.
     """
 
-    def __init__(self, engine: Engine, positions: Tensor, nodes: Tensor, question: Question) -> None:
+    def __init__(
+        self, engine: Engine, positions: Tensor, nodes: Tensor, question: Question, groups: Tensor | None = None
+    ) -> None:
         check_alpha(question.alpha)
         check_score(question.nonconformity)
         self.engine, self.positions, self.nodes, self.question = engine, positions, nodes, question
-        self.num_jurors = len(positions)
+        self.num_jurors, self.groups = len(positions), groups
         self.own_nodes, self.own_targets = engine.train_nodes[positions], engine.targets[positions]
         self.classify = engine.loss.name == "cross_entropy"
         self.everything = is_everything(nodes, int(engine.data.num_nodes))
@@ -57,6 +59,28 @@ class Asked:
         """The number of jurors that vote on each node, (m,): all, except the juror that left the node out."""
         own = self.own(torch.arange(self.num_jurors))
         return self.num_jurors - torch.zeros(len(self.nodes), dtype=torch.long).index_fill_(0, own.node, 1)
+
+    def same_group(self, jurors: Tensor) -> Tensor | None:
+        """Which of some jurors' nodes are in the group of which node, (m, b); None without groups."""
+        if self.groups is None:
+            return None
+        return self.groups[self.nodes][:, None] == self.groups[self.own_nodes[jurors]][None, :]
+
+    def class_voters(self) -> Tensor:
+        """The number of jurors of each class that vote on each node, (m, C)."""
+        labels, own = self.own_targets, self.own(torch.arange(self.num_jurors))
+        sizes = torch.bincount(labels, minlength=self.engine.num_outputs).repeat(len(self.nodes), 1)
+        sizes[own.node, labels[own.juror]] -= 1
+        return sizes
+
+    def group_voters(self) -> Tensor:
+        """The number of jurors of a node's own group that vote on it, (m, 1); with groups alone."""
+        assert self.groups is not None
+        own = self.own(torch.arange(self.num_jurors))
+        sizes = torch.bincount(self.groups[self.own_nodes], minlength=int(self.groups.max()) + 1)
+        voters = sizes[self.groups[self.nodes]]
+        voters[own.node] -= 1
+        return voters[:, None]
 
     def empty_counts(self, outputs: Tensor, averages: tuple[int, ...]) -> Counts:
         """The counts before any vote; ``outputs`` (m, C) are the trained model's."""

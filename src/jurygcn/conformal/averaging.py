@@ -14,15 +14,13 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.checks import in_short
+from jurygcn.choices import MOST_STEPS
 from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.errors import SettingError
 from jurygcn.graph.propagation import Propagation, is_everything, reached_rows
 from jurygcn.graph.sparse import SparseMatrix
 
 CANDIDATES = (0, 1, 2)
-# Each step costs a sparse product and memory. After so many steps the votes on most graphs are averages over whole
-# components, and further steps change nothing.
-MOST_STEPS = 100
 
 
 class NeighbourAverages:

@@ -21,8 +21,6 @@ from torch import Tensor
 from jurygcn.data.heterogeneous import all_edges
 from jurygcn.engine import Engine
 
-CHOSEN = ("random", "per class", "actively")
-
 # Degrees that random drawing gives with a smaller probability count as not drawn at random.
 UNLIKELY = 1e-4
 
@@ -39,9 +37,11 @@ class Claim:
         kind: "promise" (a theorem applies), "target" (no theorem applies) or "none".
         coverage: a lower bound of the probability that the truth is inside (promise), or the probability that the
             method aims at (target); None if nothing is claimed.
-        over: what coverage is averaged over: "nodes", or "classes" where labels were drawn class by class.
+        over: what coverage is averaged over: "nodes", "classes" where labels were drawn class by class, or "each
+            class" or "each group" where it is claimed for each of them.
         reasons: why nothing is claimed, or why a target is not a promise; one sentence each.
         remarks: what else is to be known of the sets, whatever is claimed; one sentence each.
+        full: whether the theorem is that of full conformal prediction.
     """
 
     alpha: float
@@ -50,16 +50,18 @@ class Claim:
     over: str = "nodes"
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    full: bool = False
 
     @property
     def words(self) -> str:
         """The claim as sentences."""
-        average = ", on average over classes" if self.over == "classes" else ""
+        average = ", on average over classes" if self.over == "classes" else f", in {self.over}" * ("each" in self.over)
         said = f"The target is that {self.coverage or 0:.0%} contain the truth{average}. This is not proven."
         if self.coverage is None:
             said = "No coverage is claimed."
         elif self.kind == "promise":
-            said = f"At least {self.coverage:.0%} contain the truth, by the jackknife+ theorem."
+            by = "by full conformal prediction" if self.full else "by the jackknife+ theorem"
+            said = f"At least {self.coverage:.0%} contain the truth{average}, {by}."
         return " ".join((said, *self.reasons, *self.remarks))
 
     @property
@@ -98,6 +100,11 @@ class Grounds:
         votes: "exact" or "linearized".
         diffusion_chosen: whether the number of averages was chosen with the same labels.
         advised: whether jurors took advice, with weights that the same labels chose.
+        panel_alone: whether the panel votes without the model, with fixed weights: its leave-one-out is exact.
+        landmarks: whether the panel is spanned by some of the labelled nodes, because there are many.
+        full: whether sets or intervals are full conformal ones.
+        by: "class" or "group" if labels are compared within it, else None.
+        too_few: the share of comparisons within a class or group that has too few labels to exclude any.
         interval: "jackknife+", "jackknife" or "minmax"; not used for classification.
         classify: whether the claim is about label sets.
         exact_ranks: whether interval ends are exact order statistics; not used for label sets.
@@ -107,6 +114,7 @@ class Grounds:
         batch_norm: whether the model normalises by the statistics of a batch, which couples nodes in training.
         effective: whether the weight decay is the effective one, which accounts for dropout and early stopping.
         decayed: whether any parameter has weight decay.
+        grown: whether the verdict is on a graph that grew after training.
         over: "nodes", or "classes" for labels drawn class by class.
         against: reasons why the labels were not drawn at random; one sentence each.
         notes: notes on labels drawn class by class.
@@ -119,6 +127,11 @@ class Grounds:
     votes: str = "exact"
     diffusion_chosen: bool = False
     advised: bool = False
+    panel_alone: bool = False
+    landmarks: bool = False
+    full: bool = False
+    by: str | None = None
+    too_few: float = 0.0
     interval: str = "jackknife+"
     classify: bool = True
     exact_ranks: bool = True
@@ -128,6 +141,7 @@ class Grounds:
     batch_norm: bool = False
     effective: bool = False
     decayed: bool = True
+    grown: bool = False
     over: str = "nodes"
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -136,31 +150,47 @@ class Grounds:
 
     def claim(self, alpha: float, num_jurors: int) -> Claim:
         """The strongest valid claim at this level, with this many jurors."""
+        over = self.over if self.by is None else f"each {self.by}"
+        notes = () if self.by == "class" else self.notes  # within a class, labels drawn class by class are random
+        remarks = (*self._few(alpha), *self.remarks)
         against = (*self._against(alpha, num_jurors), *self.against)
         if against:
-            return Claim(alpha, "none", None, self.over, against, self.remarks)
-        unproven = (*self._unproven(), *self.notes)
+            return Claim(alpha, "none", None, over, against, remarks)
+        unproven = (*self._unproven(), *notes)
         if unproven:
-            return Claim(alpha, "target", 1 - alpha, self.over, unproven, self.remarks)
-        minmax = self.interval == "minmax" and not self.classify
-        return Claim(alpha, "promise", 1 - alpha if minmax else 1 - 2 * alpha, remarks=self.remarks)
+            return Claim(alpha, "target", 1 - alpha, over, unproven, remarks)
+        whole = self.full or (self.interval == "minmax" and not self.classify)
+        return Claim(alpha, "promise", 1 - alpha if whole else 1 - 2 * alpha, over, remarks=remarks, full=self.full)
+
+    def _few(self, alpha: float) -> Iterator[str]:
+        """What sets say where a class or group has too few labels."""
+        if self.by is not None and self.too_few > 0:
+            which = "labels of classes" if self.by == "class" else "nodes of groups"
+            yield (
+                f"At level {alpha:g} comparisons within a {self.by} need {ceil(1 / alpha) - 1} labels of it. "
+                f"{self.too_few:.0%} of the comparisons have fewer: no {which} can be excluded there."
+            )
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:
         """Reasons why nothing may be claimed."""
-        if self.leave_out == "printed":
+        if self.panel_alone:
+            pass
+        elif self.leave_out == "printed":
             yield "The jurors follow the paper's formulas as printed, which move towards the left-out label."
         elif self.leave_out == "influence":
             yield "Influence jurors move too little, so their coverage is too low: use leave_out='newton'."
         if not self.classify and self.interval == "jackknife":
             yield "The plain jackknife has no guarantee: use interval='jackknife+' or 'minmax'."
-        if self.agreement is not None and not self.agreement.trusted:
+        if self.panel_alone:
+            pass
+        elif self.agreement is not None and not self.agreement.trusted:
             yield f"{self.agreement.words} They differ too much: train the model longer, or use leave_out='retrain'."
         elif self.agreement is None and self.batch_norm and self.leave_out != "retrain":
             yield (
                 "The model has batch normalisation. Estimated jurors of such models often differ from retrained ones: "
                 "compare them with jury.fidelity(), or use leave_out='retrain'."
             )
-        if self.agreement is None and not self.decayed and self.leave_out != "retrain":
+        if self.agreement is None and not self.decayed and self.leave_out != "retrain" and not self.panel_alone:
             yield (
                 "The model has no weight decay, so its jurors rest on an estimated one: compare them with retrained "
                 "ones by jury.fidelity()."
@@ -168,11 +198,24 @@ class Grounds:
         needed = ceil(1 / alpha) - 1
         if num_jurors < needed:
             yield f"With {num_jurors} jurors no label can be excluded at level {alpha:g}; that needs {needed} jurors."
-        if alpha >= 0.5:
+        if alpha >= 0.5 and not self.full:
             yield f"At level {alpha:g} the guarantee 1 - 2 alpha is not positive."
 
     def _unproven(self) -> Iterator[str]:
         """Reasons why a target is not a promise."""
+        if self.grown:
+            yield (
+                "The graph grew after training. New nodes must be like the labelled ones, in features, labels and "
+                "edges. The model saw the surroundings of labelled nodes in training, but not theirs."
+            )
+        if self.panel_alone:
+            if self.landmarks:
+                yield "The panel is spanned by some of the labelled nodes, which it does not treat like the others."
+            if not self.classify and not self.exact_ranks:
+                yield "The ends are interpolated: use exact=True."
+            return
+        if self.full:
+            yield "Jurors that learn the added label are estimated, not retrained."
         if self.leave_out == "retrain":
             if not self.symmetric:
                 yield "The jurors did not start from scratch or left out more than a loss: the theorem does not apply."

@@ -13,7 +13,7 @@ from jurygcn.conformal.intervals import LowerTail, upper_error
 from jurygcn.conformal.scores import SCORES, with_ties
 from jurygcn.errors import SettingError
 
-INTERVALS = ("jackknife+", "jackknife", "minmax")
+INTERVALS = ("jackknife+", "jackknife", "minmax", "full")
 
 # The lower bound of a juror's probability of its own label, so that its logarithm is finite.
 FLOOR = 1e-12
@@ -42,7 +42,8 @@ class Interval:
     def __init__(self, method: str, alpha: float, num_jurors: int, *, exact: bool) -> None:
         if method not in INTERVALS:
             raise SettingError(f"expected interval to be one of {', '.join(INTERVALS)}, got {method!r}; choose one")
-        self.method, self.alpha = method, alpha
+        # labelled nodes have jackknife+ intervals; full ones of the others replace them in `full_intervals`
+        self.method, self.alpha = "jackknife+" if method == "full" else method, alpha
         self.errors: list[Tensor] = []
         self.low, self.high = (LowerTail(alpha, num_jurors, exact=exact) for _ in range(2))
         if method == "minmax":
@@ -96,20 +97,26 @@ class LabelCounts:
 
     .. math:: k(u, y) = \#\{i \ne u : s_{-i}(i, y_i) \ge s_{-i}(u, y)\}
 
-    Shapes: counts (m, C); log_scores: one log-probability per juror of its own left-out label.
+    Shapes: counts (m, C); by_class (m, C) the jurors of the label's own class alone; by_group (m, C) those of the
+    node's group alone, if there are groups; log_scores: one log-probability per juror of its own left-out label.
     """
 
     def __init__(self, score: str) -> None:
         self.score = score
         self.counts: Tensor | None = None
+        self.by_class: Tensor | None = None
+        self.by_group: Tensor | None = None
         self.log_scores: list[Tensor] = []
 
     def add_own(self, at_own: Tensor, labels: Tensor) -> None:
         """Store the log-probabilities of some jurors' own left-out labels: votes (b, C), labels (b,)."""
         self.log_scores.append(at_own.gather(1, labels[:, None]).clamp_min(FLOOR).log().squeeze(1))
 
-    def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own) -> None:
-        """Add votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,)."""
+    def add(self, probabilities: Tensor, at_own: Tensor, labels: Tensor, own: Own, same: Tensor | None = None) -> None:
+        """Add votes (m, C, b), the jurors' votes on their own nodes (b, C) and those nodes' labels (b,).
+
+        ``same`` says which jurors' nodes are in the group of which node, (m, b).
+        """
         scores = SCORES[self.score]
         bound = with_ties(scores(at_own).gather(1, labels[:, None]).squeeze(1), self.score)  # (b,)
         # for LAC compare probabilities directly, which saves one pass over the votes
@@ -119,12 +126,21 @@ class LabelCounts:
             within = scores(probabilities).le_(bound)
         within[own.node, :, own.juror] = 0.0
         counts = within.sum(dim=2).int()  # floats are compared and added faster than booleans
-        self.counts = counts if self.counts is None else self.counts.add_(counts)
+        by_class = torch.zeros_like(counts)
+        for c in labels.unique().tolist():
+            by_class[:, c] = within[:, c, labels == c].sum(dim=1).int()
+        by_group = None if same is None else (within @ same.to(within).unsqueeze(2)).squeeze(2).int()
+        self._include(counts, by_class, by_group)
+
+    def _include(self, counts: Tensor, by_class: Tensor | None, by_group: Tensor | None) -> None:
+        for name, part in (("counts", counts), ("by_class", by_class), ("by_group", by_group)):
+            held = getattr(self, name)
+            setattr(self, name, part if held is None or part is None else held + part)
 
     def merge(self, other: LabelCounts) -> None:
         """Add the counts of another chunk of jurors."""
         assert other.counts is not None
-        self.counts = other.counts if self.counts is None else self.counts + other.counts
+        self._include(other.counts, other.by_class, other.by_group)
         self.log_scores += other.log_scores
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from jurygcn.conformal.advice import Advice, own_predictions, take_advice
+from jurygcn.conformal.advice import Advice, chosen_advice
 from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.averaging import NeighbourAverages, take
 from jurygcn.conformal.counts import Counts
@@ -146,7 +146,7 @@ class ExactCounter:
             best = counts.best_average
             counts = replace(counts, labels={best: counts.labels[best]})
         for k, labels in counts.labels.items():
-            labels.add(voted[k], at_own[k], targets, own)
+            labels.add(voted[k], at_own[k], targets, own, self.asked.same_group(jurors))
         return counts
 
     def _own_votes(self, votes: Tensor, jurors: Tensor) -> Tensor:
@@ -159,7 +159,14 @@ class ExactCounter:
 
 
 def advised_counter(
-    asked: Asked, steps: Tensor, panel: Panel, *, memory: str, known: dict[int | str, Advice], here: bool
+    asked: Asked,
+    steps: Tensor,
+    panel: Panel,
+    *,
+    memory: str,
+    known: dict[int | str, Advice],
+    here: bool,
+    heard: bool,
 ) -> ExactCounter:
     """A counter whose jurors take advice; the weights are chosen once for each number of averages, in ``known``.
 
@@ -171,9 +178,15 @@ def advised_counter(
         size = len(asked.nodes) * engine.num_outputs * len(steps) * engine.source_dtype.itemsize
         if asked.everything and here and size < min(KEPT_BYTES, KEPT_SHARE * parse_memory(memory)):
             everywhere = LeaveOneOutPredictions(engine, steps, asked.nodes, memory=memory, keep=True)
-        own = own_predictions(engine, steps, asked.own_nodes, diffusion=diffusion, memory=memory, everywhere=everywhere)
-        known[diffusion] = take_advice(engine, panel, asked.positions, own)
-    return ExactCounter(asked, steps, memory=memory, advice=known[diffusion], everywhere=everywhere)
+    advice = chosen_advice(
+        *(engine, steps, panel, asked.positions),
+        diffusion=diffusion,
+        memory=memory,
+        known=known,
+        heard=heard,
+        everywhere=everywhere,
+    )
+    return ExactCounter(asked, steps, memory=memory, advice=advice, everywhere=everywhere)
 
 
 class PortableCounter:
@@ -183,12 +196,13 @@ class PortableCounter:
         asked = counter.asked
         self.engine, self.question, self.memory = PortableEngine(asked.engine), asked.question, counter.memory
         steps = counter.predictions.steps
-        self.arrays = as_arrays({"steps": steps, "positions": asked.positions, "nodes": asked.nodes})
+        given = {"steps": steps, "positions": asked.positions, "nodes": asked.nodes}
+        self.arrays = as_arrays(given if asked.groups is None else {**given, "groups": asked.groups})
         self.advice = None if counter.advice is None else counter.advice.portable()
 
     def __call__(self) -> Callable[[Tensor], Counts]:
         """The counter's ``count``, in the receiving process."""
         given, question = dict(as_tensors(self.arrays)), self.question
-        asked = Asked(self.engine(), given["positions"], given["nodes"], question)
+        asked = Asked(self.engine(), given["positions"], given["nodes"], question, given.get("groups"))
         advice = None if self.advice is None else self.advice()
         return ExactCounter(asked, given["steps"], memory=self.memory, advice=advice).count

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jurygcn.conformal.counts import Counts
     from jurygcn.conformal.exact import ExactCounter
 
-FORMAT = 2
+FORMAT = 3
 # The largest share of the time for writing; large counts are written less often.
 SHARE = 0.1
 
@@ -88,6 +88,7 @@ def decisive(counter: ExactCounter) -> dict[str, Any]:
         "train_nodes": engine.train_nodes,
         "targets": engine.targets,
         "positions": asked.positions,
+        "groups": asked.groups,
         "steps": counter.predictions.steps,
         "advice": None if counter.advice is None else counter.advice.decisive,
         **{f"data.{name}": value for name, value in engine.data.items() if isinstance(value, Tensor)},
@@ -104,6 +105,8 @@ def pack(counts: Counts) -> Arrays:
     for k, labels in counts.labels.items():
         assert labels.counts is not None
         tensors |= {f"counts_{k}": labels.counts, f"log_scores_{k}": torch.cat(labels.log_scores)}
+        parts = {"class": labels.by_class, "group": labels.by_group}
+        tensors |= {f"{name}_{k}": part for name, part in parts.items() if part is not None}
     return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
@@ -118,7 +121,8 @@ def unpack(arrays: Arrays, counter: ExactCounter, jurors: int) -> Counts:
     for name in ("total", "square", "flips"):
         getattr(counts.spread, name).copy_(tensors[name])
     for k, labels in counts.labels.items():
-        labels.counts = tensors[f"counts_{k}"]
+        labels.counts, labels.by_class = tensors[f"counts_{k}"], tensors[f"class_{k}"]
+        labels.by_group = tensors.get(f"group_{k}")
         labels.log_scores.append(tensors[f"log_scores_{k}"])
     return counts
 
@@ -137,8 +141,10 @@ def check_counts(tensors: dict[str, Tensor], counter: ExactCounter, empty: Count
     }
     if empty.bounds.method != "jackknife":
         wanted |= {name: (votes, (m * K, min(jurors, empty.bounds.low.keep))) for name in ("low", "high")}
+    kinds = ["counts", "class"] + ["group"] * (counter.asked.groups is not None)
     for k in empty.labels:
-        wanted |= {f"counts_{k}": (torch.int32, (m, C)), f"log_scores_{k}": (votes, (jurors,))}
+        wanted |= {f"{name}_{k}": (torch.int32, (m, C)) for name in kinds}
+        wanted |= {f"log_scores_{k}": (votes, (jurors,))}
     if {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()} != wanted:
         raise ValueError("other arrays than this question has")
     own = counter.asked.own(torch.arange(jurors))
@@ -152,6 +158,7 @@ def check_counts(tensors: dict[str, Tensor], counter: ExactCounter, empty: Count
         bool((total.square().sum(dim=1) <= slack * voters * square + 1e-12).all()),  # Cauchy-Schwarz
         _between(tensors["flips"], 0, voters),
         *(_between(tensors[f"counts_{k}"], 0, voters[:, None]) for k in empty.labels),
+        *(_between(tensors[f"{name}_{k}"], 0, tensors[f"counts_{k}"]) for name in kinds for k in empty.labels),
         *(_between(tensors[f"log_scores_{k}"], slack * LOWEST, 1e-3) for k in empty.labels),
     ]
     if counter.asked.classify:  # probabilities have norms up to 1, and errors up to the square root of 2

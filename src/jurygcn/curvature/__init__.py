@@ -2,10 +2,9 @@
 
 from jurygcn.curvature.effective_decay import DECAYS, effective_decay
 from jurygcn.curvature.factor import GGNFactor
-from jurygcn.curvature.operators import CURVATURES, GGN, Curvature, Hessian, Printed, curvature_of
+from jurygcn.curvature.operators import GGN, Curvature, Hessian, Printed, curvature_of
 
 __all__ = [
-    "CURVATURES",
     "DECAYS",
     "GGN",
     "Curvature",

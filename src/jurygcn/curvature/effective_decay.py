@@ -23,6 +23,7 @@ count. It applies only to the pull beyond the stated weight decay: near the mini
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -72,17 +73,19 @@ def effective_decay(engine: Engine, factor: GGNFactor, outputs: Tensor) -> tuple
     parts = torch.zeros(len(engine.theta), len(spans), dtype=engine.theta.dtype, device=engine.theta.device)
     for k, span in enumerate(spans):
         parts[span, k] = engine.theta[span]
-    rows = factor.matmul(parts)  # U W for every matrix: its projections on the rows
-    slopes = rows.T @ residual.flatten() / len(residual) ** 0.5  # <G, W>, because G = n^-1/2 U^T w
     gradient = factor.transpose_matmul(residual.reshape(-1, 1)).squeeze(1) / len(residual) ** 0.5
+    slopes = parts.T @ gradient  # <G, W>
+    wide = [span.stop - span.start > factor.rows and factor.rows <= MOST_ROWS for span in spans]
+    # U W: the projections of the matrices on the rows
+    rows: Iterator[Tensor] = iter(factor.matmul(parts[:, wide]).T if any(wide) else ())
     decay, unknown, known, grams = engine.decay.clone(), [], [], []
-    for span, seen, slope in zip(spans, rows.T, slopes.tolist(), strict=True):
+    for span, slope, projected in zip(spans, slopes.tolist(), wide, strict=True):
         against = -slope > ALIGNED * float(gradient[span].norm() * engine.theta[span].norm())
         size = float(engine.theta[span].square().sum())
-        if span.stop - span.start > factor.rows and factor.rows <= MOST_ROWS:
+        if projected:
             gram = _gram_of(factor, span)
             grams.append((span, gram))
-            size = min(size, _squared_projection(gram, seen))
+            size = min(size, _squared_projection(gram, next(rows)))
         if size > 0 and against:
             found = _fitted(-slope, float(gradient[span].norm()), size**0.5, stated=float(decay[span.start]))
             decay[span] = found

@@ -9,10 +9,6 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives import Jacobian
-from jurygcn.derivatives.streamed import StreamedJacobian
-
-# The most numbers in the product with U, before U^T is applied.
-TEMPORARY_NUMBERS = 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +61,8 @@ class GGNFactor:
         return GGNFactor(self.jacobian.subset(terms), self.root[terms], self.count or len(self.root))
 
     def normal(self, block: Tensor) -> Tensor:
-        """U^T U V: (P, k) -> (P, k), some columns at a time to bound memory."""
-        if isinstance(self.jacobian, StreamedJacobian):
-            return self.jacobian.normal(self.scaled_root, block)
-        width = max(1, TEMPORARY_NUMBERS // self.rows)
-        pieces = [self.transpose_matmul(self.matmul(part)) for part in block.split(width, dim=1)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        """U^T U V: (P, k) -> (P, k)."""
+        return self.jacobian.normal(self.scaled_root, block)
 
     def gram(self, inverse_diagonal: Tensor) -> Tensor:
         """U diag(w) U^T: (P,) -> (nK, nK); known parts are used where w is constant."""

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from jurygcn.checks import check_choice, check_real
+from jurygcn.choices import CURVATURES
 from jurygcn.curvature.effective_decay import effective_decay
 from jurygcn.curvature.factor import GGNFactor
-from jurygcn.derivatives.streamed import StreamedJacobian
 from jurygcn.engine import Engine, Expected
-
-CURVATURES = ("ggn", "hessian", "printed")
 
 
 class _Diagonal:
@@ -61,7 +59,7 @@ class GGN(_Diagonal):
         self.factor = factor
         self.diagonal = diagonal
         self.expected = expected
-        self.streamed = isinstance(factor.jacobian, StreamedJacobian)
+        self.streamed = factor.jacobian.streamed
 
     @property
     def definite(self) -> bool | None:

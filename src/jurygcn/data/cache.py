@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from platformdirs import user_cache_dir
 from torch_geometric.data import Data
 
 from jurygcn.data.npz import read_npz, write_npz
-from jurygcn.data.validate import Sizes, clean, sizes
+from jurygcn.data.places import ENVIRONMENT, Sizes
+from jurygcn.data.validate import clean, sizes
 from jurygcn.errors import DataError, DataNotice
 
-ENVIRONMENT = "JURYGCN_DATA"  # the environment variable that names the data folder
 LOCK_SECONDS = 900.0  # how long to wait for another process, which may be downloading
-
-
-def cache_folder(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder for data: `root` if given, else $JURYGCN_DATA, else the platform's cache folder."""
-    chosen = root if root is not None else os.environ.get(ENVIRONMENT) or user_cache_dir("jurygcn")
-    return Path(chosen).expanduser().absolute()
 
 
 def read_cached(path: Path, expected: Sizes | None = None) -> Data | None:

@@ -1,4 +1,7 @@
-"""Dataset names and their loaders: `load_dataset` is the entry point for all data."""
+"""Dataset names and their loaders: `load_dataset` is the entry point for all data.
+
+A loader is imported when a graph is loaded, so that `jurygcn data list` does not wait for torch.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,15 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_geometric.data import Data
-
-from jurygcn.data import csv_folder, embedded, npz, package_index, reddit
-from jurygcn.data.cache import cache_folder
-from jurygcn.data.citation import load_citation
-from jurygcn.data.convert import as_data
-from jurygcn.data.synthetic import synthetic
-from jurygcn.data.validate import Sizes, clean, normalize_rows
+from jurygcn.data.places import CITATION_SIZES, REDDIT_SIZES, Sizes, cache_folder
 from jurygcn.errors import DataError
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,18 @@ class Dataset:
     about: str
 
 
+def _function(module: str, name: str) -> Callable[..., Data]:
+    """A function of a module of this package, imported at its first call."""
+    return lambda *given: getattr(import_module(f"jurygcn.data.{module}"), name)(*given)
+
+
 def _citation(name: str, about: str) -> Dataset:
-    return Dataset(name, partial(load_citation, name), package_index.SIZES[name], "pip index", about)
+    load = _function("citation", "load_citation")
+    return Dataset(name, lambda folder: load(name, folder), CITATION_SIZES[name], "pip index", about)
 
 
-def _made(name: str, make: Callable[[], Data], size: Sizes, about: str) -> Dataset:
+def _made(name: str, module: str, size: Sizes, about: str) -> Dataset:
+    make = _function(module, name)
     return Dataset(name, lambda _: make(), size, "embedded", about)
 
 
@@ -44,10 +50,10 @@ _ENTRIES = (
     _citation("cora", "papers on machine learning and their citations"),
     _citation("citeseer", "papers on computer science and their citations"),
     _citation("pubmed", "papers on diabetes and their citations"),
-    Dataset("reddit", reddit.load_reddit, reddit.SIZES, "two files", "posts with common commenters"),
-    _made("digits", embedded.digits, Sizes(1797, 12339, 64, 10), "8×8 images, joined to the 10 nearest"),
-    _made("karate", embedded.karate, Sizes(34, 78, 34, 4), "Zachary's karate club"),
-    _made("synthetic", synthetic, Sizes(3000, 9000, 32, 5), "degree-corrected block model, generated"),
+    Dataset("reddit", _function("reddit", "load_reddit"), REDDIT_SIZES, "two files", "posts with common commenters"),
+    _made("digits", "embedded", Sizes(1797, 12339, 64, 10), "8×8 images, joined to the 10 nearest"),
+    _made("karate", "embedded", Sizes(34, 78, 34, 4), "Zachary's karate club"),
+    _made("synthetic", "block_model", Sizes(3000, 9000, 32, 5), "degree-corrected block model, generated"),
 )
 DATASETS: dict[str, Dataset] = {entry.name: entry for entry in _ENTRIES}
 
@@ -80,6 +86,8 @@ def load_dataset(
         DataError: the name is unknown, the source cannot be reached, or the content is not a graph.
     """
     if not isinstance(name_or_path, str | os.PathLike):
+        from jurygcn.data.convert import as_data
+
         return as_data(name_or_path, normalize_features=normalize_features)
     if isinstance(name_or_path, str) and name_or_path.lower() in DATASETS:
         data = DATASETS[name_or_path.lower()].load(cache_folder(root))
@@ -87,6 +95,8 @@ def load_dataset(
     else:
         data = _load_path(Path(name_or_path).expanduser(), os.fspath(name_or_path))
     if normalize_features:
+        from jurygcn.data.validate import normalize_rows
+
         data.x = normalize_rows(data.x)
     return data
 
@@ -102,8 +112,14 @@ def find_dataset(name: str) -> Dataset:
 
 def _load_path(path: Path, given: str) -> Data:
     if path.is_dir():
+        from jurygcn.data import csv_folder
+        from jurygcn.data.validate import clean
+
         return clean(csv_folder.read_folder(path))
     if path.suffix == ".npz":
+        from jurygcn.data import npz
+        from jurygcn.data.validate import clean
+
         return clean(npz.read_npz(path))
     if path.exists():
         raise DataError(

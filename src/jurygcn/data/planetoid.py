@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,11 +20,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch_geometric.data import Data
 
-from jurygcn.errors import DataError, DataNotice
+from jurygcn.data.places import PARTS, file_name
+from jurygcn.errors import DataError
 from jurygcn.io.archives import check_room
 from jurygcn.io.fingerprints import fingerprint
 
-PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 VALIDATION_NODES = 500  # the public split validates on the 500 nodes after the training nodes
 
 
@@ -96,26 +95,6 @@ def _check_memo(content: bytes) -> None:
     for code, argument, _ in pickletools.genops(content):
         if "PUT" in code.name and isinstance(argument, int) and argument > len(content):
             raise pickle.UnpicklingError(f"a memo of {argument} entries")
-
-
-def file_name(name: str, part: str) -> str:
-    """The name of one of the eight files."""
-    return f"ind.{name}.{part}"
-
-
-def find_raw_folder(name: str, folder: Path) -> Path | None:
-    """The folder with all `ind.NAME.*` files, in the places where PyG puts them under `folder`."""
-    named = [p for p in sorted(folder.iterdir()) if p.name.lower() == name] if folder.is_dir() else []
-    inside = folder / "Planetoid"
-    named += [p for p in sorted(inside.iterdir()) if p.name.lower() == name] if inside.is_dir() else []
-    for place in [*(p / "raw" for p in named), *named, folder / "raw", folder]:
-        missing = [part for part in PARTS if not (place / file_name(name, part)).is_file()]
-        if not missing:
-            return place
-        if len(missing) < len(PARTS):
-            files = ", ".join(file_name(name, part) for part in missing)
-            warnings.warn(f"{place} is skipped, because it lacks {files}", DataNotice, stacklevel=4)
-    return None
 
 
 def read_raw_folder(name: str, folder: Path) -> dict[str, bytes]:

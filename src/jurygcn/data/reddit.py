@@ -18,22 +18,16 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import Reddit
 
 from jurygcn.data.cache import exclusive
-from jurygcn.data.validate import Sizes, clean
+from jurygcn.data.places import REDDIT_FILES as FILES
+from jurygcn.data.places import find_reddit
+from jurygcn.data.validate import clean
 from jurygcn.errors import DataError
 from jurygcn.io.archives import array_names, read_arrays
 
-SIZES = Sizes(232_965, 57_307_946, 602, 41)
-FILES = ("reddit_data.npz", "reddit_graph.npz")
 MOST_BYTES = 8 << 30  # limit for the archive and for each of its two members, far above their real sizes
 _UNFINISHED = ".jurygcn-unfinished-"  # prefix of our temporary folders
 _ARRAYS = ("feature", "label", "node_types")
 _PARTS = {"train_mask": 1, "val_mask": 2, "test_mask": 3}
-
-
-def find_reddit(folder: Path) -> Path | None:
-    """The folder with both files, in the places where PyG puts them under `folder`."""
-    places = (folder / "Reddit" / "raw", folder / "reddit" / "raw", folder / "reddit", folder / "raw", folder)
-    return next((p for p in places if all((p / file).is_file() for file in FILES)), None)
 
 
 def load_reddit(folder: Path) -> Data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +15,10 @@ from jurygcn.checks import all_finite
 from jurygcn.data.edges import UndirectedEdges, make_undirected
 from jurygcn.data.labels import check_labels, labelled
 from jurygcn.data.names import check_names
+from jurygcn.data.places import Sizes
 from jurygcn.errors import DataError, DataNotice, excerpt
 
 MASKS = ("train_mask", "val_mask", "test_mask")
-
-
-class Sizes(NamedTuple):
-    """Nodes, undirected edges, features and classes (0 for regression or no labels)."""
-
-    nodes: int
-    edges: int
-    features: int
-    classes: int
 
 
 def sizes(data: Data) -> Sizes:

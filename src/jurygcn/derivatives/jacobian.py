@@ -25,6 +25,10 @@ class Jacobian(Protocol):
     """Derivatives of n nodes' C logits with respect to P parameters."""
 
     @property
+    def streamed(self) -> bool:
+        """Whether it is made again for every product."""
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(n, C, P)."""
 
@@ -37,6 +41,9 @@ class Jacobian(Protocol):
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """Row i is J_i^T a_i: (n, C) -> (n, P)."""
 
+    def normal(self, root: Tensor, block: Tensor) -> Tensor:
+        """Sum over nodes of J_i^T L_i L_i^T J_i V: (n, C, K), (P, k) -> (P, k)."""
+
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
 
@@ -46,6 +53,9 @@ class Jacobian(Protocol):
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node, A symmetric: (P, P) -> (n, C, C)."""
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node: (P,) -> (n, C, C)."""
+
     def cast(self, dtype: torch.dtype) -> Jacobian:
         """The same in another precision."""
 
@@ -53,7 +63,27 @@ class Jacobian(Protocol):
         """The Jacobian of some of the nodes."""
 
 
-class DenseJacobian:
+class HeldJacobian:
+    """The common part of Jacobians that are held in memory."""
+
+    streamed = False
+
+    def push(self, block: Tensor) -> Tensor:
+        """J V."""
+        raise NotImplementedError
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        raise NotImplementedError
+
+    def normal(self, root: Tensor, block: Tensor) -> Tensor:
+        """Sum of J_i^T L_i L_i^T J_i V, for some columns at a time to bound memory."""
+        width = max(1, TEMPORARY_NUMBERS // (root.shape[0] * root.shape[2]))
+        pieces = [self.pull(torch.bmm(root, torch.bmm(root.mT, self.push(part)))) for part in block.split(width, dim=1)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+
+class DenseJacobian(HeldJacobian):
     """The Jacobian as a dense array of rows (n, C, P), from any source.
 
     Rows in a lower precision than the arguments of a product take that product in their own precision.
@@ -97,6 +127,11 @@ class DenseJacobian:
         rows = self.rows.to(matrix.dtype)
         return torch.bmm((rows.flatten(0, 1) @ matrix).view(self.shape), rows.transpose(1, 2))
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        rows = self.rows.to(scale.dtype)
+        return torch.bmm(rows * scale, rows.transpose(1, 2))
+
     def cast(self, dtype: torch.dtype) -> DenseJacobian:
         """The same Jacobian in another precision."""
         return DenseJacobian(self.rows.to(dtype))
@@ -106,7 +141,7 @@ class DenseJacobian:
         return DenseJacobian(self.rows[terms])
 
 
-class TwoLayerJacobian:
+class TwoLayerJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN, factored over hidden units.
 
     .. math::
@@ -202,6 +237,12 @@ class TwoLayerJacobian:
             out[nodes] += (last * self.AE[nodes, None, :, None]).sum(dim=2)
         return out
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T."""
+        scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
+        lengths = torch.bmm(self.T.square(), scale1.T.unsqueeze(2)).squeeze(2)  # (h, n)
+        return _own_grams(lengths, self.AE, self.W2, scale2)
+
     def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
         """The same Jacobian in another precision."""
         return TwoLayerJacobian(self.T.to(dtype), self.AE.to(dtype), self.W2.to(dtype))
@@ -211,7 +252,7 @@ class TwoLayerJacobian:
         return TwoLayerJacobian(self.T[:, terms], self.AE[terms], self.W2)
 
 
-class RowSpaceJacobian:
+class RowSpaceJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN in the span of the R rows of :math:`\hat A X` that training nodes reach.
 
     Every first-layer direction is a combination of those rows, so T of :class:`TwoLayerJacobian` is not formed:
@@ -276,6 +317,16 @@ class RowSpaceJacobian:
         """J_i A J_i^T for every node."""
         return self.expanded.quadratic(matrix)
 
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T, which stays sparse if AX is."""
+        F, (n, h) = self.AX.shape[1], self.AE.shape
+        if not isinstance(self.AX, SparseMatrix):
+            return self.expanded.own_grams(scale)
+        scale1 = scale[: F * h].view(F, h)
+        T = (self.mask @ self.AX.to_scipy()).power(2)
+        lengths = [torch.from_numpy(T[q * n : (q + 1) * n] @ scale1[:, q].cpu().numpy()) for q in range(h)]
+        return _own_grams(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
+
     def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
         """The same Jacobian in another precision."""
         AX = self.AX.cast(dtype) if isinstance(self.AX, SparseMatrix) else self.AX.to(dtype)
@@ -304,6 +355,24 @@ def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
     first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
     return first.permute(2, 0, 3, 1)
+
+
+def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+    """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
+    out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
+    out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)
+    return out
+
+
+def grams_by_rows(jacobian: Jacobian, scale: Tensor) -> Tensor:
+    """J_i diag(scale) J_i^T for every node of any Jacobian, from its rows, some nodes at a time."""
+    n, C, P = jacobian.shape
+    unit, parts = torch.eye(C, dtype=scale.dtype, device=scale.device), []
+    for some in torch.arange(n, device=scale.device).split(max(1, TEMPORARY_NUMBERS // (C * P))):
+        part = jacobian.subset(some)
+        rows = torch.stack([part.pull_each(unit[c].expand(len(some), C)) for c in range(C)], dim=1)
+        parts.append(torch.bmm(rows * scale, rows.transpose(1, 2)))
+    return torch.cat(parts)
 
 
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
-from jurygcn.derivatives.jacobian import DenseJacobian
+from jurygcn.derivatives.jacobian import DenseJacobian, HeldJacobian, grams_by_rows
 
 # numbers in a temporary array, at most
 TEMPORARY = 40_000_000
@@ -178,7 +178,7 @@ class LiftedWeight:
         return replace(self, places=self.places[rows], starts=starts, slopes=self.slopes[rows])
 
 
-class LiftedJacobian:
+class LiftedJacobian(HeldJacobian):
     """The Jacobian of a model with lifted weights; the rows of all other parameters are dense.
 
     Shapes: rest (n, C, P_rest), where the other parameters stand in the parameter vector: others (P_rest,).
@@ -242,6 +242,10 @@ class LiftedJacobian:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node."""
         return quadratic(self, matrix, dtype=work_dtype(self.shape, matrix.dtype))
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        return grams_by_rows(self, scale)
 
     def cast(self, dtype: torch.dtype) -> LiftedJacobian:
         """The same Jacobian in another precision."""

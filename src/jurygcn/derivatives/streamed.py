@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ class StreamedJacobian:
     terms: Tensor
     width: tuple[int, int]
     dtype: torch.dtype
+    streamed: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -116,6 +118,13 @@ class StreamedJacobian:
         out = matrix.new_empty(len(self.terms), self.width[0], self.width[0])
         for places, part in self.parts():
             out[places] = quadratic(part, matrix, dtype=work_dtype(self.shape, self.dtype))
+        return out
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        out = scale.new_empty(len(self.terms), self.width[0], self.width[0])
+        for places, part in self.parts():
+            out[places] = part.own_grams(scale)
         return out
 
     def cast(self, dtype: torch.dtype) -> StreamedJacobian:

@@ -17,7 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from jurygcn.derivatives.jacobian import DenseJacobian
+from jurygcn.derivatives.jacobian import DenseJacobian, HeldJacobian, grams_by_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Units:
         return (pairs.T @ inner.view(h, n * n)).view(C, C, n, n).permute(2, 0, 3, 1)
 
 
-class UnitJacobian:
+class UnitJacobian(HeldJacobian):
     """The Jacobian of all parameters, in their order."""
 
     def __init__(self, parts: list[Units]) -> None:
@@ -111,6 +111,10 @@ class UnitJacobian:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """J_i A J_i^T for every node."""
         return self.dense.quadratic(matrix)
+
+    def own_grams(self, scale: Tensor) -> Tensor:
+        """J_i diag(scale) J_i^T for every node."""
+        return grams_by_rows(self, scale)
 
     def cast(self, dtype: torch.dtype) -> UnitJacobian:
         """The same Jacobian in another precision."""

@@ -8,13 +8,14 @@ from jurygcn.conformal.asked import Question
 from jurygcn.conformal.claims import Grounds
 from jurygcn.data.heterogeneous import why_no_neighbours
 from jurygcn.diagnostics.health import has_batch_norm, largest_dropout
+from jurygcn.leave_one_out.panel import MOST_LANDMARKS
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
 
-def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
-    """The conditions that determine the claim of the answer to a question; ``advised`` with the stacked jury."""
+def grounds_of(jury: Jury, question: Question, advice: str | None) -> Grounds:
+    """The conditions that determine the claim of the answer to a question; ``advice`` as jurors took it."""
     engine, (over, against, notes) = jury.engine, jury.label_origin
     classify = engine.loss.name == "cross_entropy"
     return Grounds(
@@ -22,7 +23,10 @@ def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
         symmetric=jury.retraining.symmetric,
         votes=jury.votes.how,
         diffusion_chosen=question.diffusion == "auto" and not why_no_neighbours(jury.data),
-        advised=advised,
+        advised=advice == "auto",
+        panel_alone=advice == "panel",
+        landmarks=engine.num_train > MOST_LANDMARKS,
+        full=question.interval == "full",
         interval=question.interval,
         classify=classify,
         exact_ranks=question.exact_ranks,
@@ -32,9 +36,23 @@ def grounds_of(jury: Jury, question: Question, *, advised: bool) -> Grounds:
         batch_norm=has_batch_norm(engine.model),
         effective=jury.leave_out.decay == "effective",
         decayed=bool((engine.decay > 0).any()),
+        grown=jury.grown,
         over=over,
         against=against,
         notes=notes,
         agreement=jury.agreement,
         remarks=jury.remarks if classify else (),
     )
+
+
+def jurors_trusted(jury: Jury) -> bool:
+    """Whether the model's jurors may vote in the stacked jury.
+
+    ``fidelity`` decides, if it was called. Before, estimated jurors of models with batch normalisation or without
+    weight decay are not trusted: they often differ from retrained ones.
+    """
+    if jury.leave_out.how == "retrain":
+        return True
+    if jury.agreement is not None:
+        return jury.agreement.trusted
+    return not has_batch_norm(jury.engine.model) and bool((jury.engine.decay > 0).any())

@@ -174,9 +174,9 @@ class EgoDerivatives:
         }
         return twin
 
-    def _find_uses(self) -> None:
-        """Which parameters can be tracked, and which of them are lifted out."""
-        z, uses = self._run(None)
+    def _find_uses(self, first: tuple[Tensor, Uses] | None = None) -> None:
+        """Which parameters can be tracked, and which of them are lifted out; ``first`` is a run in eval mode."""
+        z, uses = self._run(None) if first is None else first
         self._first = [(z, uses)]  # what `expected` asks for next, once: its graph is freed by the backward pass
         self._check_complete(z, uses)
         self.order = [use.name for use in uses.found]

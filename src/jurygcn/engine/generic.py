@@ -27,7 +27,6 @@ from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.ego import Changes, EgoGraphs, ego_graphs
 from jurygcn.graph.neighbourhood import local_graph, num_hops
-from jurygcn.graph.propagation import is_everything
 from jurygcn.graph.typed import local_view
 from jurygcn.losses import Loss, loss_named
 from jurygcn.models.calling import Forward, call, graph_arguments, node_rows
@@ -37,7 +36,6 @@ from jurygcn.models.weight_decay import decay_by_name
 
 # Outputs on a subgraph and on the whole graph count as equal up to this share of the largest output (rounding).
 SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
-MOST_ALONG = 100_000_000  # numbers in the derivatives along some directions at a time
 PROBES = 1  # random parameter vectors at which the two are compared
 
 
@@ -101,6 +99,12 @@ class GenericEngine:
         part = copy.copy(self)
         part._clear_cached("train_outputs", "_train_graph", "_stream")
         part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
+        return part
+
+    def at(self, nodes: Tensor) -> GenericEngine:
+        """The engine with any nodes in place of the training nodes; their targets are not known."""
+        part = self.on(torch.zeros(len(nodes), dtype=torch.long))
+        part.train_nodes, part.masks = nodes.to(self.train_nodes.device), 0
         return part
 
     def cast(self, dtype: torch.dtype) -> GenericEngine:
@@ -312,14 +316,13 @@ class GenericEngine:
 
     def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
         """Derivatives of the outputs along directions, by forward-mode differentiation."""
-        local = self.cast(directions.dtype)
-        graph, rows = local.local(nodes)
-        chosen = None if is_everything(nodes, int(self.data.num_nodes)) else rows
-        widest = max((max(p.shape) for p in self.parameters.values() if p.dim()), default=self.num_outputs)
-        numbers = (int(graph.num_edges) + 3 * int(graph.num_nodes)) * widest  # messages and rows of one direction
-        chunk = max(1, min(autodiff.CHUNK, MOST_ALONG // numbers))
-        outputs = partial(local.outputs, nodes=chosen, data=graph)
-        return Tangents(autodiff.outputs_along(outputs, local.theta, directions, chunk=chunk).transpose(0, 1))
+        try:
+            along = LiftedPredictor(self, nodes, directions.dtype).along(directions)
+        except autodiff.UNBATCHED:
+            local = self.cast(directions.dtype)
+            graph, rows = local.local(nodes)
+            along = autodiff.outputs_along(partial(local.outputs, nodes=rows, data=graph), local.theta, directions)
+        return Tangents(along.transpose(0, 1))
 
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:  # noqa: ARG002
         """Copies of an arbitrary model are trained one by one."""

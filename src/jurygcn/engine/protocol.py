@@ -105,6 +105,10 @@ class Engine(Protocol):
     def on(self, terms: Tensor) -> Engine:
         """The engine with the losses of some training nodes only (positions)."""
 
+    def at(self, nodes: Tensor) -> Engine:
+        """The engine with any nodes in place of the training nodes, for their derivatives in eval mode; targets are
+        not known."""
+
     def cast(self, dtype: torch.dtype) -> Engine:
         """The engine in another precision."""
 

@@ -98,10 +98,10 @@ class BatchDerivatives(EgoDerivatives):
         assert found is not None
         self.egos = found
         self.parameters = stream.parameters
-        there = engine.train_outputs
-        if not torch.allclose(self._run(None)[0], there, rtol=1e-6, atol=1e-6 * float(there.abs().max())):
+        there, first = engine.train_outputs, self._run(None)
+        if not torch.allclose(first[0], there, rtol=1e-6, atol=1e-6 * float(there.abs().max())):
             raise NotSeparable("the output at a node depends on more than its neighbourhood")
-        self._find_uses()
+        self._find_uses(first if stream.checked else None)
 
     def _whole_uses(self) -> dict[str, Use]:
         return self.stream.constant
@@ -140,11 +140,13 @@ class EgoStream:
         if engine.typed:
             raise NotSeparable("the training nodes see too much of a graph with several types of nodes")
         self._prepare(engine)
+        self.checked = False  # whether a second run of some copies gave the same: the model does not change its inputs
         self.hops = self._needed_hops()
         self.masks = self._masks()
         if self.masks and engine.dtype != engine.source_dtype:  # averages need no more digits than the model has
             self._prepare(engine.cast(engine.source_dtype))
         self.terms = list(torch.arange(engine.num_train).split(self._nodes_per_batch()))
+        self.checked = True
 
     def _prepare(self, engine: GenericEngine) -> None:
         _ = engine._inputs, engine.train_outputs  # cached before batches copy the engine

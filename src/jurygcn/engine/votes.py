@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import jvp, vmap
 from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Data
 
 from jurygcn.data.heterogeneous import all_edges
-from jurygcn.derivatives.autodiff import UNBATCHED
+from jurygcn.derivatives.autodiff import CHUNK, UNBATCHED
 from jurygcn.derivatives.lifted import sparse_if_worth, times
 from jurygcn.derivatives.uses import LINEAR, PRODUCTS, Use, Uses
 from jurygcn.graph.fused import SparseProducts, has_values, with_sparse_adjacency
@@ -21,6 +22,9 @@ from jurygcn.models.copies import in_use
 
 if TYPE_CHECKING:
     from jurygcn.engine.generic import GenericEngine
+
+# The most numbers in the derivatives along some directions at once.
+MOST_ALONG = 200_000_000
 
 # A batch of models takes at most about so many bytes: larger ones are not faster.
 BATCH_BYTES = 3e8
@@ -65,9 +69,10 @@ class LiftedPredictor:
         self.fused = self._fused_graph()
         all_pairs, reached = all_edges(self.graph)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
-        messages = 0 if self.fused is not None else all_pairs.shape[1]
         # Per layer a message on every edge, unless they are summed at once, and a few rows on every node.
-        self.numbers = (messages + 3 * reached) * 2 * widest + 6 * len(nodes) * engine.num_outputs
+        self._messages = all_pairs.shape[1] * 2 * widest
+        self._rows = 3 * reached * 2 * widest + 6 * len(nodes) * engine.num_outputs
+        self.numbers = self._rows + (self._messages if self.fused is None else 0)
         self.most = max(1, int(BATCH_BYTES // (dtype.itemsize * self.numbers)))
 
     def _constant_uses(self) -> list[Use]:
@@ -111,27 +116,46 @@ class LiftedPredictor:
         except UNBATCHED:
             return torch.stack([self.engine.outputs(theta, self.rows, self.graph) for theta in thetas], dim=-1)
 
+    def along(self, directions: Tensor) -> Tensor:
+        """Derivatives of the outputs at the trained parameters along directions, (k, P) -> (k, m, C)."""
+        rest, products = self._split(self.engine.theta[None])
+        trained = ({name: value[0] for name, value in rest.items()}, [product[:, 0] for product in products])
+
+        def derivatives(graph: Data, numbers: int) -> Tensor:
+            along = vmap(lambda *moved: jvp(partial(self._one, graph), trained, moved)[1], in_dims=(0, 1))
+            parts = directions.split(max(1, min(CHUNK, MOST_ALONG // numbers)))
+            with in_use:  # torch's count of nested jvp levels is global, not per thread
+                return torch.cat([along(*self._split(part)) for part in parts])
+
+        if self.fused is not None:
+            with suppress(*UNBATCHED):  # some layers read the entries of the sparse adjacency, which jvp cannot
+                return derivatives(self.fused, self._rows)
+        return derivatives(self.graph, self._rows + self._messages)
+
     def _batched(self, thetas: Tensor, graph: Data, *, strict: bool = False) -> Tensor:
         """All models in one pass."""
-        engine, b = self.engine, len(thetas)
-        values = engine.unflatten(thetas)
+        rest, products = self._split(thetas)
+        with in_use:
+            out: Tensor = vmap(partial(self._one, graph, strict=strict), in_dims=(0, 1), out_dims=-1)(rest, products)
+        return out
+
+    def _split(self, thetas: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The parameters that are not lifted, (b, ...) each, and the products of those that are, (R, b, h) each."""
+        values, b = self.engine.unflatten(thetas), len(thetas)
         products = []
         for use, constants in zip(self.constant, self.inputs, strict=True):
             weight = values[use.name].movedim(0, 1) if not use.transposed else values[use.name].permute(2, 0, 1)
             product = times(constants, weight.reshape(weight.shape[0], -1))  # (R, b h)
             products.append(product.view(len(product), b, -1))
-        rest = {name: value for name, value in values.items() if name not in self.weights}
+        return {name: value for name, value in values.items() if name not in self.weights}, products
 
-        def one(rest: dict[str, Tensor], products: list[Tensor]) -> Tensor:
-            named = [(use.name, product) for use, product in zip(self.constant, products, strict=True)]
-            with ExitStack() as modes:
-                modes.enter_context(SparseProducts(strict=strict))
-                modes.enter_context(Substitute(self.weights, named))
-                return engine.called(rest, graph)[self.rows]
-
-        with in_use:
-            out: Tensor = vmap(one, in_dims=(0, 1), out_dims=-1)(rest, products)
-        return out
+    def _one(self, graph: Data, rest: dict[str, Tensor], products: list[Tensor], *, strict: bool = False) -> Tensor:
+        """The outputs at the nodes, from the parameters of one model, (m, C)."""
+        named = [(use.name, product) for use, product in zip(self.constant, products, strict=True)]
+        with ExitStack() as modes:
+            modes.enter_context(SparseProducts(strict=strict))
+            modes.enter_context(Substitute(self.weights, named))
+            return self.engine.called(rest, graph)[self.rows]
 
 
 def _equal(first: Use, second: Use) -> bool:

@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 from jurygcn import learning
 from jurygcn.baselines.classifier import logits_of, softmax_scores
 from jurygcn.checks import MOST_REPEATS, check_count, in_short
+from jurygcn.choices import COMPARED_ALPHA, COMPARED_SPLITS
 from jurygcn.conformal.intervals import check_alpha
 from jurygcn.data import Split, paper_split, random_labels
 from jurygcn.errors import DataError, SettingError
@@ -49,7 +50,7 @@ SOFTMAX = ("max_probability", "entropy")
 SAME = "the same GCN"
 # The jury needs a model at its optimum, so without dropout; other methods use the same model where they can.
 PLAIN = learning.GCNClassifier(dropout=0.0)
-LABELS, SPLITS, ALPHA = 60, 10, 0.1
+LABELS = 60
 LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of PubMed's 3
 
 
@@ -255,8 +256,8 @@ def evaluate(
     data: Data,
     *,
     labels: int | None = None,
-    splits: int = SPLITS,
-    alpha: float = ALPHA,
+    splits: int = COMPARED_SPLITS,
+    alpha: float = COMPARED_ALPHA,
     methods: Sequence[str] = METHODS,
     left_out: bool = True,
     preset: str | None = None,

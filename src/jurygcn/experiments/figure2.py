@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch_geometric.data import Data
 
 from jurygcn.canvas import canvas, looks
+from jurygcn.choices import Recipe
 from jurygcn.experiments import figure1, graphs
 from jurygcn.experiments.cells import Cell, Row
 from jurygcn.experiments.experiment import Experiment, Scope
@@ -22,7 +23,7 @@ from jurygcn.experiments.paper import SPEEDUP, SPEEDUP_LABELS
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField
-from jurygcn.models.training import Recipe, train
+from jurygcn.models.training import train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

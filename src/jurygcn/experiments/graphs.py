@@ -7,7 +7,7 @@ from functools import cache
 from torch_geometric.data import Data
 
 from jurygcn.data import cache_folder, load_dataset, synthetic
-from jurygcn.data.reddit import SIZES, find_reddit
+from jurygcn.data.places import REDDIT_SIZES, find_reddit
 
 CITATION = ("cora", "citeseer", "pubmed")
 REDDIT = "reddit"
@@ -32,13 +32,13 @@ def stand_in(*, share: int, degree: int | None = None, seed: int = 0) -> Data:
 
     ``degree`` is the mean number of neighbours, by default Reddit's.
     """
-    nodes = SIZES.nodes // share
-    mean_degree = 2 * SIZES.edges / SIZES.nodes if degree is None else degree
+    nodes = REDDIT_SIZES.nodes // share
+    mean_degree = 2 * REDDIT_SIZES.edges / REDDIT_SIZES.nodes if degree is None else degree
     data = synthetic(
         num_nodes=nodes,
         num_edges=int(nodes * mean_degree) // 2 * 2,
-        num_features=SIZES.features,
-        num_classes=SIZES.classes,
+        num_features=REDDIT_SIZES.features,
+        num_classes=REDDIT_SIZES.classes,
         separation=1.0,
         homophily=0.3,
         seed=seed,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from jurygcn.choices import Recipe
 from jurygcn.data import paper_split, random_labels
 from jurygcn.errors import SettingError
 from jurygcn.evaluation import micro_f1
@@ -17,7 +18,7 @@ from jurygcn.experiments import figure1
 from jurygcn.experiments.cells import Row
 from jurygcn.experiments.graphs import load
 from jurygcn.jury import Jury
-from jurygcn.models.training import Recipe, fit_gcn
+from jurygcn.models.training import fit_gcn
 
 VERDICT = "gcn + verdict"
 # The child's program. It removes the caller's folder, '', from the path, so that no module of it is imported.

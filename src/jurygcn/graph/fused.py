@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -75,45 +76,61 @@ class SparseProducts(TorchFunctionMode):
         if func is torch.sparse.mm and not kwargs and args[0].layout == torch.sparse_csr:
             matrix, dense, reduce = (*args, "sum")[:3]
             if reduce in ("sum", "mean") and not matrix.requires_grad:
-                product = apply_product(matrix, dense)
-                if reduce == "sum":
-                    return product
-                degree = matrix.crow_indices().diff().clamp_min(1)
-                return product / degree.to(product.dtype)[:, None]
+                return apply_product(matrix, dense, mean=reduce == "mean")
         return func(*args, **kwargs)
 
 
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    """A sparse matrix that torch's function transforms leave alone; they cannot wrap one."""
+
+    matrix: Tensor
+    mean: bool
+
+    def degree(self, like: Tensor) -> Tensor:
+        """The entries of each row, at least 1, (rows, 1)."""
+        return self.matrix.crow_indices().diff().clamp_min(1).to(like.dtype)[:, None]
+
+
 class _Product(torch.autograd.Function):
-    """Sparse constant times dense variable."""
+    """Sparse constant times dense variable: the sum over each row, or its mean."""
 
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(matrix: Tensor, dense: Tensor) -> Tensor:
+    def forward(constant: _Constant, dense: Tensor) -> Tensor:
         """Multiply."""
-        return multiply(matrix, dense)
+        product = multiply(constant.matrix, dense)
+        return product.div_(constant.degree(product)) if constant.mean else product
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[_Constant, Tensor], output: Tensor) -> None:  # noqa: ARG004
         """Keep the matrix."""
-        ctx.matrix = inputs[0]
+        ctx.constant = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Multiply by the transpose."""
-        return None, apply_product(ctx.matrix.t().to_sparse_csr(), grads[0])
+        constant, (grad,) = ctx.constant, grads
+        grad = grad / constant.degree(grad) if constant.mean else grad
+        return None, apply_product(constant.matrix.t().to_sparse_csr(), grad)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Multiply the tangent."""
-        return apply_product(ctx.matrix, tangents[1])
+        return _apply(ctx.constant, tangents[1])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, Any], matrix: Tensor, dense: Tensor) -> tuple[Tensor, int]:  # noqa: ARG004
+    def vmap(
+        info: Any,  # noqa: ARG004
+        in_dims: tuple[Any, Any],
+        constant: _Constant,
+        dense: Tensor,
+    ) -> tuple[Tensor, int]:
         """All models in one product: their columns stand side by side."""
         wide = dense.movedim(in_dims[1], 1)
-        product = apply_product(matrix, wide.flatten(1))
-        return product.view(matrix.shape[0], *wide.shape[1:]), 1
+        product = _apply(constant, wide.flatten(1))
+        return product.view(len(product), *wide.shape[1:]), 1
 
 
 def multiply(matrix: Tensor, dense: Tensor) -> Tensor:
@@ -125,7 +142,11 @@ def multiply(matrix: Tensor, dense: Tensor) -> Tensor:
     return product
 
 
-def apply_product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """The same under autograd and ``vmap``."""
-    product: Tensor = _Product.apply(matrix, dense)  # type: ignore[no-untyped-call]
+def apply_product(matrix: Tensor, dense: Tensor, *, mean: bool = False) -> Tensor:
+    """The same under autograd, ``jvp`` and ``vmap``; with ``mean`` the mean over each row's entries."""
+    return _apply(_Constant(matrix, mean), dense)
+
+
+def _apply(constant: _Constant, dense: Tensor) -> Tensor:
+    product: Tensor = _Product.apply(constant, dense)  # type: ignore[no-untyped-call]
     return product

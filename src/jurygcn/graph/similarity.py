@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
+from jurygcn.errors import SettingError
 from jurygcn.graph.propagation import Propagation, graph_cache
 from jurygcn.graph.sparse import SparseMatrix
 
@@ -31,6 +32,8 @@ DIFFERENCES = (0, 1)  # averages of features whose difference to the next averag
 STEPS = (1, 2, 4, 8)  # of random walks
 # Random directions of the features in which the lengths of averaged rows are measured, within about 9 percent.
 DIRECTIONS = 64
+COLUMNS = 512  # of all rows at a time, where the rows themselves are needed
+MOST_WALKERS = 50_000  # nodes up to which the exact lengths of walks are computed: N x N numbers in turn
 CONSTANT = 1e-9  # rows of length 1 that differ by less are equal: float64 rounds by 1e-16, times hops and features
 DELICATE = 0.02  # rows of length 1 that differ by less are multiplied in float64: float32 rounds by 1e-7
 
@@ -115,6 +118,7 @@ class Similarities:
         self._factors = {torch.float64: self._exact}
         self._degree = np.diff(propagation.averaging.indptr)
         self.num_nodes = len(self._degree)
+        self._squares: dict[View, Tensor] = {}
 
     @staticmethod
     def of(data: Data) -> Similarities:
@@ -217,6 +221,32 @@ class Similarities:
         values = values - step @ values if view.kind == CHANGES else values
         values.mul_(view.scale[:, None].to(rows.dtype))
         return values if view.centre is None else values.sub_(view.centre.to(rows.dtype) @ rows)
+
+    def squared_lengths(self, view: View) -> Tensor:
+        """The squared length of every node's row, (N,), kept with the graph; some columns of all rows at a time."""
+        if view not in self._squares:
+            self._squares[view] = self._squared_lengths(view)
+        return self._squares[view]
+
+    def _squared_lengths(self, view: View) -> Tensor:
+        features, step = self._exact.features, self._exact.step(view.kind)
+        width = features.shape[1] if view.of_features else self.num_nodes
+        if not view.of_features and self.num_nodes > MOST_WALKERS:
+            raise SettingError(
+                f"expected at most {MOST_WALKERS:,} nodes for full conformal sets with advice from random walks, got "
+                f"{self.num_nodes:,}; use advice=None or method='jackknife+'"
+            )
+        total = torch.zeros(self.num_nodes, dtype=torch.float64)
+        for some in torch.arange(width).split(COLUMNS):
+            unit = torch.zeros(width, len(some), dtype=torch.float64)
+            unit[some, torch.arange(len(some))] = 1.0
+            values = features @ unit if view.of_features else unit
+            for _ in range(view.hops):
+                values = step @ values
+            values = view.scale[:, None] * (values - step @ values if view.kind == CHANGES else values)
+            values = values if view.centre is None else values - view.centre[some]
+            total += values.square().sum(dim=1)
+        return total
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,9 +87,9 @@ class LeaveOneOut:
 
     def newton_jurors(self) -> Jurors:
         """One Newton step of the leave-one-out problem, with the curvature without node i."""
-        retention, least = self._retention()  # I - M_ii
+        retention, least = self.retention()  # I - M_ii
         whitened = self._whitened()
-        whitened[self.positions] = self._downdated(retention, least)
+        whitened[self.positions] = self.downdated(retention, least)
         solution = self._solve(whitened, self.positions, dtype=self.engine.source_dtype)
         return self._jurors("newton", 1.0 / self.engine.num_train, solution, 1.0 - least)
 
@@ -102,8 +102,8 @@ class LeaveOneOut:
         :math:`\delta_i^T H \delta_i = \frac1n \tilde w_i^T M_{ii} \tilde w_i`.
         """
         n, loss, at = self.engine.num_train, self.engine.loss, self.positions
-        retention, least = self._retention()
-        w = self._downdated(retention, least) if how == "newton" else self._whitened()[at]
+        retention, least = self.retention()
+        w = self.downdated(retention, least) if how == "newton" else self._whitened()[at]
         Mw = w - (retention @ w.unsqueeze(-1)).squeeze(-1)
         factor = self.prepared.factor.subset(at).cast(self.engine.source_dtype)
         gradients = factor.each(w.to(self.engine.source_dtype)) / n**0.5  # J_i^T L_i = sqrt(n) U_i^T
@@ -120,7 +120,7 @@ class LeaveOneOut:
         return CompressedJurors(
             directions=directions.T.contiguous(),
             coefficients=coefficients,
-            own_outputs=self.engine.train_outputs[at] + loss.change(self._outputs[at], Mw),
+            own_outputs=self.engine.train_outputs[at] + loss.change(self.outputs[at], Mw),
             discarded=max(0.0, 1.0 - held / energy) if energy > 0 else 0.0,
             leave_out=how,
             solver=self.choice.name,
@@ -154,7 +154,7 @@ class LeaveOneOut:
                 JuryWarning,
                 stacklevel=4,
             )
-        steps = scale * solution.value.T
+        steps = (scale * solution.value).T.contiguous()  # each juror in one piece: votes then read them faster
         if not all_finite(steps):
             raise SolverError(
                 f"expected the jurors' steps in the range of {steps.dtype}, got larger ones; pass the weight decay the "
@@ -174,7 +174,7 @@ class LeaveOneOut:
 
     def _whitened(self) -> Tensor:
         """The whitened residuals w_i of the training nodes, (n, K)."""
-        return self.engine.loss.whitened(self._outputs, self.engine.targets)
+        return self.engine.loss.whitened(self.outputs, self.engine.targets)
 
     @property
     def dropout_masks(self) -> int:
@@ -182,11 +182,11 @@ class LeaveOneOut:
         return self.operator.expected.masks if self.operator.expected is not None else 0
 
     @property
-    def _outputs(self) -> Tensor:
+    def outputs(self) -> Tensor:
         """The training nodes' logits that the curvature was taken at, (n, C)."""
         return self.operator.expected.outputs if self.operator.expected is not None else self.engine.train_outputs
 
-    def _downdated(self, retention: Tensor, least: Tensor) -> Tensor:
+    def downdated(self, retention: Tensor, least: Tensor) -> Tensor:
         r"""Whitened residuals for the leave-one-out curvature: :math:`(I - M_{ii})^{-1} w_i`, (jurors, K)."""
         if not float(least.min()) > self.prepared.least_retention:
             node = int(self.engine.train_nodes[self.positions[int(least.argmin())]])
@@ -198,7 +198,7 @@ class LeaveOneOut:
         downdated: Tensor = torch.linalg.solve(retention, whitened.unsqueeze(-1)).squeeze(-1)
         return downdated
 
-    def _retention(self) -> tuple[Tensor, Tensor]:
+    def retention(self) -> tuple[Tensor, Tensor]:
         r""":math:`I - M_{ii}` for every juror's node, (jurors, K, K), and its smallest eigenvalue, (jurors,)."""
         self._check_ggn()
         retention = self.prepared.retention(self.positions)

@@ -68,6 +68,12 @@ class Design:
         hat = self.V @ ((self.s / (self.s.square() + ridge))[:, None] * self.U.T)  # (D, n)
         return self.basis @ hat[:-1], INTERCEPT**0.5 * hat[-1]
 
+    def leverages(self, features: Tensor, ridge: float) -> Tensor:
+        r""":math:`\phi^T (\Phi^T \Phi + \lambda I)^{-1} \phi` of rows of features, (m, D) -> (m,)."""
+        along = (features @ self.V).square()
+        rest = (features.square().sum(dim=1) - along.sum(dim=1)).clamp_min(0.0)
+        return along @ (1.0 / (self.s.square() + ridge)) + rest / ridge
+
 
 @dataclass(frozen=True, eq=False)
 class Member:
@@ -137,6 +143,20 @@ class Panel:
     def columns(self, design: Design) -> Tensor:
         """Similarities of all nodes with the landmarks in one view, (N, l), in the precision of the similarities."""
         return self._located.columns(design.view)
+
+    def unseen(self, design: Design, features: Tensor) -> Tensor:
+        """The squared length of what ``features`` of all nodes leave out of their rows, (N,).
+
+        Labelled nodes span the features. Where they are drawn as landmarks, these features are all that there is.
+        """
+        if len(self.targets) > MOST_LANDMARKS:
+            return features.new_zeros(len(features))
+        squares = self._located.everywhere.squared_lengths(design.view)
+        return (squares - features[:, :-1].square().sum(dim=1)).clamp_min(0.0)
+
+    def features(self, design: Design) -> Tensor:
+        """The features of all nodes in the regressions on one view, (N, D)."""
+        return with_constant(self.columns(design).double() @ design.basis)
 
 
 def with_constant(features: Tensor) -> Tensor:

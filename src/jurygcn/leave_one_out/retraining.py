@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
+from jurygcn.choices import Recipe
 from jurygcn.data import check_nodes, ordinary
 from jurygcn.data.contents import EDGE_VALUES
 from jurygcn.data.heterogeneous import as_given, layout_of, without_node_of_type
@@ -25,7 +26,7 @@ from jurygcn.errors import ModelError, SettingError
 from jurygcn.models.calling import call
 from jurygcn.models.copies import independent_copy
 from jurygcn.models.normalisation import take_statistics
-from jurygcn.models.training import Recipe, reset, train
+from jurygcn.models.training import reset, train
 from jurygcn.parallel import safe_path
 from jurygcn.progress import progress_bar
 

@@ -16,9 +16,11 @@ from .operator import (
     Operator,
 )
 from .shift import shift
+from .small import outer_sums, solve_small
 from .solution import Prepared, Solution, Solver
 from .spectrum import extreme_eigenvalues
 from .subspace import dominant_subspace
+from .undecayed import undetermined_directions
 
 __all__ = [
     "CG",
@@ -44,5 +46,8 @@ __all__ = [
     "choose",
     "dominant_subspace",
     "extreme_eigenvalues",
+    "outer_sums",
     "shift",
+    "solve_small",
+    "undetermined_directions",
 ]

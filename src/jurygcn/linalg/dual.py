@@ -133,6 +133,10 @@ class PreparedDual(Prepared):
         inverse = torch.cholesky_inverse(self.cholesky)
         return inverse if self.undecayed is None else self.undecayed.reduced(inverse)
 
+    def remainder(self) -> Tensor:
+        """(I + K)⁻¹, or R in its place."""
+        return self.capacitance_inverse
+
     def retention(self, terms: Tensor | None = None) -> Tensor:
         """The diagonal blocks of (I + K)⁻¹, accurate even where M is close to I. Shapes: (n, K, K) or (s, K, K)."""
         K = self.factor.block

@@ -91,6 +91,12 @@ class Prepared(ABC):
             blocks.append(M.view(count, K, count, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1))
         return torch.eye(K, dtype=self.operator.dtype, device=self.operator.device) - torch.cat(blocks)
 
+    def remainder(self) -> Tensor:
+        """I − U A⁻¹ Uᵀ of all terms together, (k, k)."""
+        eye = torch.eye(self.factor.rows, dtype=self.operator.dtype, device=self.operator.device)
+        parts = [self.solve(self.factor.transpose_matmul(part)).value for part in eye.split(COLUMNS, dim=1)]
+        return eye - self.factor.matmul(torch.cat(parts, dim=1))
+
     @property
     def factor(self) -> Factor:
         """U, if the operator has one."""

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from jurygcn.ambient import plain_torch
 from jurygcn.checks import MOST_EPOCHS, MOST_SEED, check_count, check_rate
+from jurygcn.choices import Recipe
 from jurygcn.data import check_graph, check_nodes, check_targets, graph_of, ordinary
 from jurygcn.data.heterogeneous import layout_of
 from jurygcn.errors import ModelError, SettingError
@@ -35,21 +36,6 @@ class Training:
     validation_losses: list[float] = field(repr=False)
     best_epoch: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of a GCN and of its training: the paper's, with the usual dropout and weight decay.
-
-    All defaults in the library that stand for these settings are read from this class.
-    """
-
-    hidden: int = 16
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    dropout: float = 0.5
-    layers: int = 2
 
 
 @dataclass(frozen=True)

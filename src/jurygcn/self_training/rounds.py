@@ -13,10 +13,11 @@ from torch_geometric.data import Data
 
 from jurygcn.ambient import plain_torch
 from jurygcn.baselines.classifier import Fitted, check_labels, check_validation, classes_of, logits_of, softmax_scores
+from jurygcn.choices import Recipe
 from jurygcn.errors import SettingError
 from jurygcn.jury import Jury
 from jurygcn.models.gcn import GCN
-from jurygcn.models.training import Recipe, fit_gcn
+from jurygcn.models.training import fit_gcn
 from jurygcn.self_training.feature_views import FeatureView, feature_views
 from jurygcn.self_training.pseudo_labels import (
     NO_PSEUDO_LABELS,

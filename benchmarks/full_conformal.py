@@ -1,0 +1,394 @@
+"""Full conformal label sets: against retraining, their coverage and size, by class, after active learning, and cost.
+
+Five questions, one after the other (``--only NAME`` asks one). Interrupted runs go on where they stopped.
+
+- retraining: p-values of estimated bags against bags that are retrained to convergence (brute_force.py), on karate with
+  20 labels, a block model of 150 nodes with 60, and Cora with 40; the panel alone against refitted regressions.
+- coverage: 60 random labels, coverage and labels per set of full and jackknife+ sets at 500 test nodes, stacked jury
+  and model alone. Sizes are compared at equal measured coverage: the level of the jackknife+ is moved until its mean
+  coverage is that of the full sets.
+- classes: 140 random labels, the worst class's coverage with and without comparing within classes.
+- explore: 100 labels by jury-design, a fifth of them drawn at random before; who votes, and what it costs.
+- cost: CPU time of a verdict with and without full sets, and the largest memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brute_force import full_scores, train_to_convergence
+from harness import options, save, table
+from jurygcn import GCN, Jury, active
+from jurygcn.data import paper_split, random_labels, synthetic
+from jurygcn.experiments.cells import Cells
+from jurygcn.models import fit_gcn
+from jurygcn.settings import Run
+from jurygcn.verdict import Verdict
+from protocol import CITATION, PLAIN, extra, graph, trial
+
+ALPHAS = (0.05, 0.1, 0.2)
+UNDERFIT = {"amazon_photo": 0.05}  # the learning rate where 0.01 does not fit in 100 epochs
+TESTED = 500
+VERSION = 2  # increased by hand when more is measured
+GRAPHS = (*CITATION, *extra("amazon_photo"))
+
+# --- against retraining -------------------------------------------------------------------------------
+
+SMALL = {"karate": (20, 14), "sbm": (60, 30), "cora": (40, 20)}  # labels and nodes
+HIDDEN, DECAY = 16, 5e-4
+
+
+def retrained(name: str, count: int) -> dict[str, Any]:
+    data = (
+        synthetic(num_nodes=150, num_edges=900, num_features=16, num_classes=3, seed=0)
+        if name == "sbm"
+        else graph(name)
+    )
+    labels, classes = SMALL[name][0], int(data.num_classes)
+    order = torch.randperm(int(data.num_nodes), generator=torch.Generator().manual_seed(0))
+    train, nodes = order[:labels].sort().values, order[labels : labels + count].sort().values
+    W1, W2 = train_to_convergence(data, train, hidden=HIDDEN, classes=classes, decay=DECAY)
+    mine, others = full_scores(data, train, nodes, W1, W2, decay=DECAY)
+    model = GCN(data.x.shape[1], HIDDEN, classes).double()
+    with torch.no_grad():
+        for weight, found in zip(model.weights, (W1, W2)):
+            weight.copy_(found)
+    jury = Jury(model, data, train, weight_decay=DECAY).fit()
+    verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
+    true = (others <= mine.unsqueeze(2)).sum(dim=2)
+    off = {method: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
+    probabilities = jury.leave_one_out_predictions(train).diagonal(dim1=0, dim2=1).T
+    return {**off, "bags": int(others.numel()), "mean_loo": float(probabilities.mean())}
+
+
+def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, float]:
+    off = ((verdict.tally(method).counts - true).abs().double() / (labels + 1)).flatten()
+    signed = float((verdict.tally(method).counts - true).double().mean()) / (labels + 1)
+    return {
+        "median": float(off.median()),
+        "p95": float(off.quantile(0.95)),
+        "mean": float(off.mean()),
+        "bias": signed,
+    }
+
+
+# --- coverage -----------------------------------------------------------------------------------------
+
+
+def sets_of(name: str, seed: int, labels: int) -> dict[str, Any]:
+    """Coverage and size of all sets of one split, at every rank."""
+    t = trial(name, seed=seed, num_labels=labels, lr=UNDERFIT.get(name, PLAIN.lr))
+    nodes = t.split.test[:TESTED]
+    truth, jury = t.data.y[nodes], t.jury("newton")
+    found: dict[str, Any] = {}
+    for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+        if labels == 60 or kind == "stacked":
+            verdict = jury.verdict(nodes, full=True, **settings)
+            found[kind] = {method: _ranks(verdict, truth, method) for method in ("full", "jackknife+")}
+            found[kind]["classes"] = _by_class(verdict, truth)
+    return found
+
+
+def _ranks(verdict: Verdict, truth: Tensor, method: str) -> list[list[float]]:
+    """Coverage and mean size of the sets {counts + 1 > rank}, for every rank from 1 on."""
+    counts = verdict.tally(method).counts + 1
+    own, n = counts.gather(1, truth[:, None]).squeeze(1), int(verdict.num_jurors.max())
+    return [
+        [round(float((own > rank).double().mean()), 4), round(float((counts > rank).sum(dim=1).double().mean()), 4)]
+        for rank in range(n // 2)
+    ]
+
+
+def _by_class(verdict: Verdict, truth: Tensor) -> dict[str, Any]:
+    """Hits and nodes of every class at level 0.1, labels per set, and the share of comparisons with too few labels."""
+    found: dict[str, Any] = {}
+    for method in ("full", "jackknife+"):
+        for by in (None, "class"):
+            sets = verdict.label_sets(0.1, method=method, by=by)
+            hit = sets.gather(1, truth[:, None]).squeeze(1)
+            C = sets.shape[1]
+            found[f"{method}, {by or 'all'}"] = {
+                "hits": torch.bincount(truth[hit], minlength=C).tolist(),
+                "nodes": torch.bincount(truth, minlength=C).tolist(),
+                "size": float(sets.sum(dim=1).double().mean()),
+                "too_few": float(verdict.too_few(0.1, by=by).double().mean()),
+            }
+    return found
+
+
+def rank_of(alpha: float, n: int) -> int:
+    return int(alpha * (n + 1) + 1e-9)
+
+
+def coverage_rows(name: str, rows: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    out = []
+    for kind in ("stacked", "model alone"):
+        curve = {m: torch.tensor([row[kind][m] for row in rows]) for m in ("full", "jackknife+")}  # (splits, ranks, 2)
+        for alpha in ALPHAS:
+            rank = rank_of(alpha, n)
+            at = curve["full"][:, rank]
+            means = curve["jackknife+"].mean(dim=0)  # coverage falls with the rank
+            wanted = float(at[:, 0].mean())
+            below = int((means[:, 0] > wanted).sum().clamp(1, len(means) - 1))
+            (c1, s1), (c0, s0) = means[below].tolist(), means[below - 1].tolist()
+            equal = s1 + (s0 - s1) * (wanted - c1) / max(c0 - c1, 1e-12)
+            plus = curve["jackknife+"][:, rank]
+            error = float(at[:, 0].std()) / len(rows) ** 0.5
+            out.append(
+                {
+                    "dataset": name,
+                    "kind": kind,
+                    "alpha": alpha,
+                    "splits": len(rows),
+                    "coverage": wanted,
+                    "standard_error": error,
+                    "size": float(at[:, 1].mean()),
+                    "jackknife_coverage": float(plus[:, 0].mean()),
+                    "jackknife_size": float(plus[:, 1].mean()),
+                    "size_ratio": float(at[:, 1].mean()) / equal,
+                    "reached": wanted >= 1 - alpha - error,
+                }
+            )
+    return out
+
+
+def class_rows(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    out = []
+    for how in ("jackknife+, all", "jackknife+, class", "full, all", "full, class"):
+        hits, nodes = (
+            torch.tensor([row["stacked"]["classes"][how][part] for row in rows]).sum(dim=0).double()
+            for part in ("hits", "nodes")
+        )
+        by_class = hits / nodes
+        out.append(
+            {
+                "dataset": name,
+                "sets": how,
+                "splits": len(rows),
+                "worst_class": float(by_class.min()),
+                "coverage": float(hits.sum() / nodes.sum()),
+                "size": mean(row["stacked"]["classes"][how]["size"] for row in rows),
+                "too_few": mean(row["stacked"]["classes"][how]["too_few"] for row in rows),
+            }
+        )
+    return out
+
+
+# --- after active learning ----------------------------------------------------------------------------
+
+
+def explored(seed: int, share: float) -> dict[str, Any]:
+    """Cora, 100 labels by jury-design: accuracy, and coverage by those who vote."""
+    data = graph("cora")
+    split = paper_split(data, seed=seed)
+    history = active.run(data, "jury-design", budget=100, seed=seed, split=split, recipe=PLAIN, explore=share)
+    nodes = history.labelled
+    model, _ = fit_gcn(data, nodes, PLAIN, seed=seed)
+    found: dict[str, Any] = {"accuracy": history.steps[-1].accuracy}
+    others = torch.ones(int(data.num_nodes), dtype=torch.bool)
+    others[nodes] = False
+    left = others.nonzero().squeeze(1)
+    truth = data.y[left]
+    groups = {"all labels vote": None}
+    if share:
+        groups["drawn labels vote"] = history.explored
+    for voters, drawn in groups.items():
+        jury = Jury(model, data, nodes, weight_decay=PLAIN.weight_decay, chosen="actively", drawn=drawn).fit()
+        for kind, settings in (("stacked", {}), ("panel alone", {"advice": "panel"})):
+            verdict = jury.verdict(left, full=True, **settings)
+            for method in ("jackknife+", "full"):
+                for alpha in (0.1, 0.2):
+                    sets = verdict.label_sets(alpha, method=method)
+                    found[f"{voters}, {kind}, {method}, {alpha}"] = [
+                        float(sets.gather(1, truth[:, None]).double().mean()),
+                        float(sets.sum(dim=1).double().mean()),
+                    ]
+    return found
+
+
+# --- cost ---------------------------------------------------------------------------------------------
+
+
+def cost(name: str) -> dict[str, Any]:
+    data = graph(name)
+    labels = random_labels(paper_split(data, seed=0).pool, 60, seed=0)
+    model, _ = fit_gcn(data, labels, PLAIN, seed=0)
+    found: dict[str, Any] = {"C": int(data.num_classes), "fit": 0.0}
+    before = time.process_time()
+    jury = Jury(model, data, labels, weight_decay=PLAIN.weight_decay, run=Run(memory="1GB")).fit()
+    found["fit"] = time.process_time() - before
+    for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+        jury.verdict(**settings)
+        found[kind] = {
+            "jackknife+": _seconds(lambda settings=settings: jury.verdict(**settings), 5),
+            "full, first": _seconds(lambda settings=settings: jury.verdict(full=True, **settings), 1),
+            "full": _seconds(lambda settings=settings: jury.verdict(full=True, **settings), 3),
+        }
+    found["peak_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found
+
+
+def _seconds(do: Callable[[], object], times: int) -> float:
+    """The least CPU time of some runs."""
+    taken = []
+    for _ in range(times):
+        before = time.process_time()
+        do()
+        taken.append(time.process_time() - before)
+    return min(taken)
+
+
+# --- all ----------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--only", default="", help="retraining, coverage, classes, explore or cost")
+    parser.add_argument("--report", action="store_true", help="only what is measured already")
+    mine, rest = parser.parse_known_args()
+    sys.argv = [sys.argv[0], *rest]
+    chosen = options(__doc__)
+    quick = chosen.quick
+    plan: dict[str, tuple[Callable[..., dict[str, Any]], list[dict[str, Any]]]] = {
+        "retraining": (
+            retrained,
+            [{"name": n, "count": 2 if quick else c} for n, (_, c) in SMALL.items() if not (quick and n == "cora")],
+        ),
+        "cost": (cost, [{"name": name} for name in (["cora"] if quick else ["cora", "pubmed"])]),
+        "coverage": (
+            sets_of,
+            [
+                {"name": n, "seed": s, "labels": 60}
+                for s in range(2 if quick else 100)
+                for n in GRAPHS[: 1 if quick else 9]
+            ],
+        ),
+        "classes": (
+            sets_of,
+            [
+                {"name": n, "seed": s, "labels": 140}
+                for s in range(1 if quick else 20)
+                for n in GRAPHS[: 1 if quick else 9]
+            ],
+        ),
+        "explore": (explored, [{"seed": s, "share": e} for s in range(1 if quick else 50) for e in (0.2, 0.0)]),
+    }
+    kept = {name: Cells(f"full_{name}{'_quick' if quick else ''}", lambda _: f"v{VERSION}") for name in plan}
+    for name, (run, cells) in plan.items():
+        if mine.only in ("", name) and not mine.report:
+            kept[name].measure(cells, run, what=name, show=True)
+    rows = {name: kept[name].rows(cells) for name, (_, cells) in plan.items()}
+    report(rows, quick=quick)
+
+
+def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
+    """Print all tables and write the summary."""
+    summary: list[dict[str, Any]] = []
+
+    def keep(part: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        summary.extend({"part": part, **row} for row in found)
+        return found
+
+    again = [
+        {"dataset": r["name"], "nodes": r["count"], "bags": r["bags"], "method": m, **r[m]}
+        for r in rows["retraining"]
+        for m in ("full", "jackknife+")
+    ]
+    table(
+        "p-values against retrained bags",
+        ("graph", "nodes", "method", "median", "95 %", "mean", "bias"),
+        [
+            (r["dataset"], r["nodes"], r["method"], *(f"{r[k]:.4f}" for k in ("median", "p95", "mean", "bias")))
+            for r in keep("retraining", again)
+        ],
+    )
+    by_name = {n: [r for r in rows["coverage"] if r["name"] == n] for n in GRAPHS}
+    found = [row for n, some in by_name.items() if len(some) > 1 for row in coverage_rows(n, some, 60)]
+    table(
+        "coverage and labels per set, 60 labels",
+        ("graph", "jury", "alpha", "splits", "full", "se", "size", "jackknife+", "size", "ratio", "reached"),
+        [
+            (
+                *(r["dataset"], r["kind"], r["alpha"], r["splits"], f"{r['coverage']:.3f}"),
+                *(f"{r['standard_error']:.4f}", f"{r['size']:.2f}", f"{r['jackknife_coverage']:.3f}"),
+                *(f"{r['jackknife_size']:.2f}", f"{r['size_ratio']:.3f}", r["reached"]),
+            )
+            for r in keep("coverage", found)
+        ],
+    )
+    by_name = {n: [r for r in rows["classes"] if r["name"] == n] for n in GRAPHS}
+    found = [row for n, some in by_name.items() if some for row in class_rows(n, some)]
+    table(
+        "classes, 140 labels, level 0.1",
+        ("graph", "sets", "splits", "worst class", "all nodes", "size", "too few"),
+        [
+            (
+                *(r["dataset"], r["sets"], r["splits"], f"{r['worst_class']:.3f}", f"{r['coverage']:.3f}"),
+                *(f"{r['size']:.2f}", f"{r['too_few']:.0%}"),
+            )
+            for r in keep("classes", found)
+        ],
+    )
+    shares = {share: [r for r in rows["explore"] if r["share"] == share] for share in (0.0, 0.2)}
+    found = []
+    for share, some in shares.items():
+        if some:
+            accuracies = [r["accuracy"] for r in some]
+            found.append(
+                {"share": share, "what": "accuracy", "runs": len(some), "value": mean(accuracies), "size": None}
+            )
+            for key in (k for k in some[0] if "vote" in k):
+                covered = [r[key][0] for r in some]
+                error = stdev(covered) / len(covered) ** 0.5 if len(covered) > 1 else None
+                found.append(
+                    {
+                        **{"share": share, "what": key, "runs": len(some), "value": mean(covered)},
+                        **{"size": mean(r[key][1] for r in some), "standard_error": error},
+                    }
+                )
+    table(
+        "after active learning, Cora, 100 labels",
+        ("explored", "what", "runs", "value", "size", "se"),
+        [
+            (
+                *(r["share"], r["what"], r["runs"], f"{r['value']:.3f}"),
+                *("" if r["size"] is None else f"{r['size']:.2f}", f"{r.get('standard_error') or 0:.4f}"),
+            )
+            for r in keep("explore", found)
+        ],
+    )
+    found = [
+        {
+            **{"dataset": r["name"], "kind": kind, "fit": r["fit"], "ratio": r[kind]["full"] / r[kind]["jackknife+"]},
+            **{"with_fit": (r["fit"] + r[kind]["full"]) / (r["fit"] + r[kind]["jackknife+"]), "bound": 2 * r["C"]},
+            **{"peak_megabytes": r["peak_megabytes"], **r[kind]},
+        }
+        for r in rows["cost"]
+        for kind in ("stacked", "model alone")
+    ]
+    table(
+        "CPU seconds of a verdict on all nodes, 60 labels, memory 1 GB",
+        ("graph", "jury", "fit", "jackknife+", "full", "first", "ratio", "2C", "with fit", "peak MB"),
+        [
+            (
+                *(r["dataset"], r["kind"], f"{r['fit']:.2f}", f"{r['jackknife+']:.3f}", f"{r['full']:.2f}"),
+                *(f"{r['full, first']:.2f}", f"{r['ratio']:.1f}", r["bound"], f"{r['with_fit']:.1f}"),
+                f"{r['peak_megabytes']:.0f}",
+            )
+            for r in keep("cost", found)
+        ],
+    )
+    save("full_conformal", summary, quick=quick)
+
+
+if __name__ == "__main__":
+    main()

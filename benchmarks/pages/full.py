@@ -1,0 +1,81 @@
+"""The tables of full conformal prediction."""
+
+from __future__ import annotations
+
+from pages.rows import Document, Tables, markdown, named
+
+
+def tables(document: Document) -> Tables:
+    """One table for each question of the script that has an answer."""
+    parts = {"retraining": _retraining, "coverage": _coverage, "classes": _classes, "explore": _explore, "cost": _cost}
+    for name, write in parts.items():
+        rows = [row for row in document["rows"] if row["part"] == name]
+        if rows:
+            yield f"full_conformal: {name}", write(rows)
+
+
+def _retraining(rows: list[Document]) -> str:
+    body = [
+        [
+            f"{named(r['dataset'])}, {r['nodes']} nodes, {r['method']}",
+            *(f"{r[key]:.3f}" for key in ("median", "p95", "mean", "bias")),
+        ]
+        for r in rows
+    ]
+    return markdown(["p-values against retrained bags", "median", "95 %", "mean", "mean with sign"], body)
+
+
+def _coverage(rows: list[Document]) -> str:
+    body = [
+        [
+            f"{named(r['dataset'])}, {r['kind']}, {1 - r['alpha']:g}",
+            str(r["splits"]),
+            f"{r['coverage']:.3f} ± {r['standard_error']:.3f}",
+            f"{r['size']:.2f}",
+            f"{r['jackknife_coverage']:.3f}",
+            f"{r['jackknife_size']:.2f}",
+            f"{r['size_ratio']:.3f}",
+        ]
+        for r in rows
+    ]
+    head = ["graph, jury, target", "splits", "full: coverage ± standard error", "labels per set"]
+    return markdown([*head, "jackknife+: coverage", "labels per set", "size ratio at equal coverage"], body)
+
+
+def _classes(rows: list[Document]) -> str:
+    body = [
+        [
+            f"{named(r['dataset'])}, {r['sets']}",
+            *(str(r["splits"]), f"{r['worst_class']:.3f}", f"{r['coverage']:.3f}", f"{r['size']:.2f}"),
+            f"{r['too_few']:.0%}",
+        ]
+        for r in rows
+    ]
+    head = ["graph, sets", "splits", "worst class", "all nodes", "labels per set", "comparisons with too few labels"]
+    return markdown(head, body)
+
+
+def _explore(rows: list[Document]) -> str:
+    body = [
+        [
+            f"{r['share']:.0%} drawn: {r['what']}",
+            str(r["runs"]),
+            f"{r['value']:.3f}" + (f" ± {r['standard_error']:.3f}" if r.get("standard_error") is not None else ""),
+            "" if r["size"] is None else f"{r['size']:.2f}",
+        ]
+        for r in rows
+    ]
+    return markdown(["Cora, 100 labels by jury-design", "runs", "accuracy, or coverage", "labels per set"], body)
+
+
+def _cost(rows: list[Document]) -> str:
+    body = [
+        [
+            f"{named(r['dataset'])}, {r['kind']}",
+            *(f"{r[key]:.2f}" for key in ("fit", "jackknife+", "full", "full, first")),
+            *(f"{r['ratio']:.1f}", str(r["bound"]), f"{r['with_fit']:.1f}", f"{r['peak_megabytes']:.0f}"),
+        ]
+        for r in rows
+    ]
+    head = ["CPU seconds", "fit", "jackknife+", "full", "full, first time", "ratio", "2C", "ratio with fit", "peak MB"]
+    return markdown(head, body)

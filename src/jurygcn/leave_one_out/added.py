@@ -1,0 +1,193 @@
+r"""Jurors that learn one more label: what they need of every node, from the curvature that is factorised already.
+
+Juror i of the bag with the label (u, y) left out i and learned (u, y). Both models are trained on n labels, so the mean
+in the objective stays one over n. With the residual a of the new label after it was learned, the juror's parameters are
+:math:`\theta_{-i} - \frac1n H_{-i}^{-1} J_u^T a`, so that all follows from the kernels
+
+.. math::
+    K_{uu} = \tfrac1n J_u H^{-1} J_u^T, \qquad
+    \bar A_{ui} = n^{-1/2} J_u H^{-1} U_i^T (I - M_{ii})^{-1/2}, \qquad
+    K^{-i}_{uu} = K_{uu} + \bar A_{ui} \bar A_{ui}^T
+
+They cost one forward derivative for each row of U, whatever the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jurygcn.engine import Engine
+from jurygcn.errors import SettingError
+from jurygcn.graph.propagation import Propagation
+from jurygcn.leave_one_out.estimated import LeaveOneOut
+from jurygcn.linalg import undetermined_directions
+from jurygcn.losses import FLOOR
+
+# Parameters without weight decay that are allowed: each needs a forward derivative of its own.
+MOST_UNDECAYED = 5_000
+
+# Units in the last place that differences of kernels are off by.
+ROUNDING = 8
+
+# The most numbers in the derivatives of some nodes, from which their own kernels follow.
+TEMPORARY_NUMBERS = 5_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """What adding a label at r nodes changes at the jurors' own nodes.
+
+    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (r, n, C, K) A_ui; reading (r, n, C, C)
+    what a residual at u changes of the logarithms of juror i's prediction at i (of the prediction, for a regression).
+    """
+
+    outputs: Tensor
+    own: Tensor
+    cross: Tensor
+    reading: Tensor
+
+
+class AddedLabels:
+    """The kernels of nodes without a label, and the jurors' own predictions before a label is added.
+
+    ``diffusion`` is the number of averages over neighbourhoods of the predictions that are read at the jurors' nodes.
+
+    Shapes: jumps (n, K), the whitened residual of each juror's node under its own curvature: what leaving i out moved.
+    """
+
+    def __init__(self, many: LeaveOneOut, *, diffusion: int = 0) -> None:
+        self.engine = many.engine
+        factor, positions, n = many.prepared.factor, many.positions, many.engine.num_train
+        diagonal, K = many.operator.diagonal, factor.block
+        free = (diagonal == 0).nonzero().squeeze(1)
+        if len(free) > MOST_UNDECAYED:
+            raise SettingError(
+                f"expected at most {MOST_UNDECAYED:,} parameters without weight decay for full conformal sets, got "
+                f"{len(free):,}; use method='jackknife+'"
+            )
+        rows = factor.transpose_matmul(torch.eye(factor.rows, dtype=diagonal.dtype, device=diagonal.device))  # U^T
+        self._scale = torch.where(diagonal == 0, 0.0, diagonal.reciprocal())
+        self._kept = many.prepared.remainder()  # I - U H^-1 U^T
+        basis = self._scale[:, None] * rows
+        directions = [basis]
+        if len(free):
+            units = torch.zeros(len(diagonal), len(free), dtype=diagonal.dtype)
+            units[free, torch.arange(len(free))] = 1.0
+            columns = factor.matmul(units)
+            idle = undetermined_directions(columns.T @ columns)  # a juror does not move along them
+            through = many.prepared.solve(units - units @ idle @ idle.T).value
+            self._free_rows, self._free_corner = factor.matmul(through), through[free]  # U H^-1 E, E^T H^-1 E
+            directions.append(units)
+        else:
+            self._free_rows, self._free_corner = rows.new_zeros(factor.rows, 0), rows.new_zeros(0, 0)
+        self._rows, self._free, self._block, self.count = factor.rows, len(free), K, n
+        self.positions = positions
+        self._find_roots(many)
+        reading = self._readings(many, diffusion)
+        if reading is not None:
+            directions.append(reading)
+        # jurors vote in the precision of the model, and so do they with an added label
+        self._directions = torch.cat(directions, dim=1).T.to(self.engine.source_dtype).contiguous()
+        for name in ("_kept", "_root", "_through", "jumps"):
+            setattr(self, name, getattr(self, name).to(self.engine.source_dtype))
+
+    def _find_roots(self, many: LeaveOneOut) -> None:
+        r""":math:`(I - M_{ii})^{-1/2}` of every juror, (n, K, K)."""
+        retention, least = many.retention()
+        stretched = many.downdated(retention, least)
+        values, vectors = torch.linalg.eigh(retention)
+        self._root: Tensor = (
+            vectors * values.clamp_min(torch.finfo(values.dtype).tiny).rsqrt().unsqueeze(1)
+        ) @ vectors.mT
+        self.jumps: Tensor = torch.linalg.solve(self._root, stretched.unsqueeze(-1)).squeeze(-1)
+
+    def _readings(self, many: LeaveOneOut, diffusion: int) -> Tensor | None:
+        """How predictions at the jurors' nodes follow the parameters: directions of their own if they are averages."""
+        engine, at, K = self.engine, self.positions, self._block
+        z, C = many.outputs[at], engine.num_outputs
+        self.averaged = diffusion > 0
+        if not self.averaged:  # logits follow from the rows of U
+            units = torch.eye(K, dtype=z.dtype, device=z.device)
+            change = [engine.loss.change(z, units[k].expand(len(z), K)) for k in range(K)]
+            self._through = torch.stack(change, dim=2) @ self._root  # (n, C, K)
+            return None
+        slopes = log_average_slopes(engine, engine.train_nodes[at], diffusion)  # (n, C, P)
+        block = many.prepared.solve(slopes.flatten(0, 1).T.contiguous()).value
+        mine = at[:, None] * K + torch.arange(K)
+        through = many.prepared.factor.matmul(block).view(-1, len(at), C)  # U H^-1 B^T, (nK, n, C)
+        mine = through[mine, torch.arange(len(at))[:, None]]  # (n, K, C)
+        self._through = mine.mT @ self._root / self.count**0.5
+        return block
+
+    @property
+    def numbers(self) -> int:
+        """The numbers that the kernels of one node need at a time."""
+        k, n, C = len(self._directions), len(self.positions), self.engine.num_outputs
+        return self.engine.tangent_numbers(1) * k + 3 * k * C + 2 * n * C * (self._block + C)
+
+    def at(self, nodes: Tensor, *, together: int) -> Iterator[tuple[Tensor, Kernels]]:
+        """The kernels of some nodes after the other: their places in ``nodes`` and the kernels."""
+        for places in torch.arange(len(nodes)).split(max(1, together)):
+            yield places, self._kernels(nodes[places])
+
+    def _kernels(self, nodes: Tensor) -> Kernels:
+        engine, n, C, K = self.engine.at(nodes), self.count, self.engine.num_outputs, self._block
+        along = self.engine.tangents(nodes, self._directions).at(slice(None))  # (r, C, k)
+        seen, units, read = along.split([self._rows, self._free, along.shape[2] - self._rows - self._free], dim=2)
+        cross = seen @ self._kept  # J_u H^-1 U^T
+        grams, wide = self._grams(nodes), seen.to(self._free_rows.dtype)
+        own = grams - wide @ cross.mT.to(wide)
+        if self._free:
+            more = units @ self._free_rows.T.to(units)
+            cross, units = cross + more, units.to(wide)
+            own = own - wide @ more.mT.to(wide) + units @ (units @ self._free_corner - wide @ self._free_rows).mT
+        cross = cross.view(len(nodes), C, n, K)[:, :, self.positions].transpose(1, 2)
+        cross = cross @ self._root / n**0.5  # (r, n, C, K)
+        reading = -self._through @ cross.mT
+        if self.averaged:
+            reading = reading - read.view(len(nodes), C, -1, C).permute(0, 2, 3, 1) / n
+        own = (own + own.mT) / (2 * n)
+        slack = ROUNDING * torch.finfo(cross.dtype).eps * grams.diagonal(dim1=1, dim2=2).mean(dim=1) / n
+        own.diagonal(dim1=1, dim2=2).add_(slack[:, None])  # a difference: rounding must not make it indefinite
+        with torch.no_grad():
+            return Kernels(engine.train_outputs.to(cross), own.to(cross), cross, reading)
+
+    @torch.enable_grad()
+    def _grams(self, nodes: Tensor) -> Tensor:
+        """J_u diag(1 / d) J_u^T, (r, C, C)."""
+        size = max(1, TEMPORARY_NUMBERS // self.engine.num_parameters)
+        parts = [self.engine.at(some).jacobian().own_grams(self._scale) for some in nodes.split(size)]
+        return torch.cat(parts).detach()
+
+
+@torch.enable_grad()
+def log_average_slopes(engine: Engine, nodes: Tensor, diffusion: int) -> Tensor:
+    r"""Derivatives of the logarithms of probabilities that are averaged over neighbourhoods.
+
+    .. math:: \frac{\partial \log \bar\pi_{ic}}{\partial\theta}
+        = \frac{1}{\bar\pi_{ic}} \sum_v W_{iv} \big(S_v J_v\big)_c, \qquad S_v = diag(\pi_v) - \pi_v \pi_v^T
+
+    Shapes: nodes (n,) -> (n, C, P).
+    """
+    average = Propagation.of(engine.data).averaging
+    rows = average[nodes.cpu().numpy()]
+    for _ in range(diffusion - 1):
+        rows = rows @ average
+    reach = np.unique(rows.indices)
+    weights = torch.from_numpy(rows[:, reach].toarray()).to(engine.dtype)  # (n, r)
+    (n, C), near = (len(nodes), engine.num_outputs), engine.at(torch.from_numpy(reach).long())
+    with torch.no_grad():
+        p = engine.loss.predict(near.train_outputs)
+    mean = (weights @ p).clamp_min(FLOOR**2)
+    S = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    out = torch.zeros(engine.num_parameters, n * C, dtype=engine.dtype)
+    size = max(1, TEMPORARY_NUMBERS // max(n * C * C, engine.num_parameters))
+    for some in torch.arange(len(reach)).split(size):
+        block = torch.einsum("iv,vdc,ic->vdic", weights[:, some], S[some], 1.0 / mean).reshape(len(some), C, n * C)
+        out += engine.at(near.train_nodes[some]).jacobian().pull(block)
+    return out.detach().T.reshape(n, C, -1)

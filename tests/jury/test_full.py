@@ -1,0 +1,460 @@
+"""Full conformal prediction against dense matrices, against refitting and against retraining."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, SAGEConv
+
+from hetero_models import PAPERS, logits, made
+from jurygcn import GCN, Jury, train
+from jurygcn.conformal.full import fitted_logits
+from jurygcn.conformal.full_intervals import ends
+from jurygcn.data import synthetic
+from jurygcn.errors import SettingError
+from jurygcn.graph.similarity import Similarities
+from jurygcn.leave_one_out.added import AddedLabels, log_average_slopes
+from jurygcn.leave_one_out.added_panel import AddedToPanel
+from jurygcn.leave_one_out.panel import RIDGES, Panel
+from jurygcn.linalg import outer_sums, solve_small
+from jurygcn.settings import LeaveOut, Run
+
+NODES, CLASSES = torch.arange(0, 60, 3), 3
+ASKED = torch.tensor([1, 2, 40, 88])
+
+
+def graph(seed: int = 1, *, regression: bool = False) -> Data:
+    data = synthetic(num_nodes=90, num_edges=240, num_features=8, num_classes=CLASSES, seed=seed)
+    data.x = data.x.double()
+    if regression:
+        data.y, data.num_classes = data.x.sum(dim=1) + data.y, 0
+    return data
+
+
+class Biased(nn.Module):
+    """Two layers of PyG with biases, which usually have no weight decay."""
+
+    def __init__(self, layer: type[nn.Module] = GCNConv, outputs: int = CLASSES) -> None:
+        super().__init__()
+        self.one, self.two = layer(8, 5), layer(5, outputs)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.two(torch.tanh(self.one(x, edge_index)), edge_index)
+
+
+def models() -> dict[str, tuple[nn.Module, object]]:
+    torch.manual_seed(0)
+    biased, sage = Biased().double(), Biased(SAGEConv).double()
+    kipf = {n: 1e-2 for n, _ in biased.named_parameters() if n.startswith("one") and "bias" not in n}
+    return {
+        "gcn": (GCN(8, 6, CLASSES).double(), 1e-2),
+        "three layers": (GCN(8, 6, CLASSES, num_layers=3).double(), 1e-2),
+        "biases": (biased, kipf),
+        "sage": (sage, 1e-2),
+    }
+
+
+def jury_of(name: str, data: Data) -> Jury:
+    model, decay = models()[name]
+    train(model, data, NODES, epochs=60, weight_decay=decay if isinstance(decay, float) else 1e-2)
+    return Jury(model, data, NODES, weight_decay=decay, leave_out=LeaveOut(decay="stated")).fit()
+
+
+def dense_jacobian(jury: Jury, nodes: Tensor) -> Tensor:
+    """Rows of derivatives by plain backward passes, (m, C, P)."""
+    engine = jury.engine
+    theta = engine.theta.clone().requires_grad_(True)
+    with torch.enable_grad():
+        z = engine.outputs(theta)[nodes]
+        rows = [torch.autograd.grad(entry, theta, retain_graph=True)[0] for entry in z.flatten()]
+    return torch.stack(rows).view(*z.shape, -1)
+
+
+def softmax_curvature(z: Tensor) -> Tensor:
+    p = z.softmax(dim=-1)
+    return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+
+@pytest.mark.parametrize("name", list(models()))
+def test_kernels_by_dense_matrices(name: str):
+    """K_uu, the kernel without i, and what a residual at u changes at i, from dense inverses."""
+    data = graph()
+    jury = jury_of(name, data)
+    n, J, Ju = len(NODES), dense_jacobian(jury, NODES), dense_jacobian(jury, ASKED)
+    z = jury.engine.train_outputs
+    pieces = J.mT @ softmax_curvature(z) @ J / n
+    H = torch.diag(jury.curvature.diagonal) + pieces.sum(dim=0)
+    added = AddedLabels(jury.factorised)
+    ((_, found),) = added.at(ASKED, together=10)
+    inverse = torch.linalg.pinv(H, rtol=1e-11, hermitian=True)
+    torch.testing.assert_close(found.own, Ju @ inverse @ Ju.mT / n, atol=1e-9, rtol=1e-8)
+    for i in (0, 7, n - 1):
+        without = torch.linalg.pinv(H - pieces[i], rtol=1e-11, hermitian=True)
+        cross = found.cross[:, i]
+        torch.testing.assert_close(found.own + cross @ cross.mT, Ju @ without @ Ju.mT / n, atol=1e-9, rtol=1e-8)
+        moved = -J[i] @ without @ Ju.mT / n
+        centred = moved - moved.mean(dim=1, keepdim=True)  # a common shift of all logits changes nothing
+        reading = found.reading[:, i]
+        torch.testing.assert_close(reading - reading.mean(dim=1, keepdim=True), centred, atol=1e-9, rtol=1e-8)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_kernels_of_averaged_votes(steps: int):
+    data = graph()
+    jury = jury_of("gcn", data)
+    slopes = log_average_slopes(jury.engine, NODES, steps)
+    theta, closed = jury.engine.theta.clone(), torch.eye(90, dtype=torch.float64)
+    closed[data.edge_index[1], data.edge_index[0]] = 1.0
+    mean = torch.linalg.matrix_power(closed / closed.sum(dim=1, keepdim=True), steps)
+
+    def logs(at: Tensor) -> Tensor:
+        return (mean[NODES] @ jury.engine.outputs(at).softmax(dim=1)).log()
+
+    direction = torch.randn(len(theta), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = (logs(theta + 1e-6 * direction) - logs(theta - 1e-6 * direction)) / 2e-6
+    torch.testing.assert_close(slopes @ direction, expected, atol=1e-6, rtol=1e-6)
+    added = AddedLabels(jury.factorised, diffusion=steps)
+    ((_, found),) = added.at(ASKED, together=10)
+    J, Ju, n = dense_jacobian(jury, NODES), dense_jacobian(jury, ASKED), len(NODES)
+    pieces = J.mT @ softmax_curvature(jury.engine.train_outputs) @ J / n
+    H = torch.diag(jury.curvature.diagonal) + pieces.sum(dim=0)
+    for i in (0, 11):
+        expected = -slopes[i] @ torch.linalg.inv(H - pieces[i]) @ Ju.mT / n
+        torch.testing.assert_close(found.reading[:, i], expected, atol=1e-9, rtol=1e-8)
+
+
+def test_fitted_logits_solve_the_proximal_problem():
+    generator = torch.Generator().manual_seed(0)
+    z = 5 * torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    half = torch.randn(20, 4, 4, generator=generator, dtype=torch.float64)
+    for scale in (1e-3, 1.0, 300.0):
+        kernel = scale * half @ half.mT
+        fitted = fitted_logits(z, kernel)
+        residual = fitted.softmax(dim=2) - torch.eye(4)
+        again = z.unsqueeze(1) - (kernel.unsqueeze(1) @ residual.unsqueeze(3)).squeeze(3)
+        torch.testing.assert_close(fitted, again, atol=1e-4 * (1 + scale), rtol=1e-6)
+
+
+def test_small_systems():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, 5, 40, generator=generator, dtype=torch.float64)
+    system = outer_sums(rows)
+    torch.testing.assert_close(system.permute(2, 0, 1), rows.permute(2, 0, 1) @ rows.permute(2, 1, 0))
+    right = torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    expected = torch.linalg.solve(system.permute(2, 0, 1), right.T)
+    torch.testing.assert_close(solve_small(system.clone(), right.clone()).T, expected)
+
+
+# --- the panel, by new fits ---------------------------------------------------------------------------
+
+
+def full_rows(data: Data) -> list[Tensor]:
+    """Every view's rows of all nodes, with the constant feature, (N, D)."""
+    similarities = Similarities.of(data)
+    located = similarities.at(torch.arange(int(data.num_nodes)))
+    return [
+        torch.cat([located.rows[view].T, torch.ones(int(data.num_nodes), 1, dtype=torch.float64)], dim=1)
+        for view in similarities.views
+    ]
+
+
+def refit(rows: Tensor, targets: Tensor, ridge: float) -> Tensor:
+    gram = rows @ rows.T + ridge * torch.eye(len(rows), dtype=torch.float64)
+    return rows.T @ torch.linalg.solve(gram, targets)
+
+
+def test_lengths_of_rows():
+    data = graph()
+    similarities = Similarities.of(data)
+    for view, rows in zip(similarities.views, full_rows(data)):
+        torch.testing.assert_close(similarities.squared_lengths(view), rows[:, :-1].square().sum(dim=1))
+
+
+def test_panel_by_new_fits():
+    """Every regression without label i and with the label of u, at i: exact."""
+    data = graph()
+    targets = functional.one_hot(data.y[NODES], CLASSES).double()
+    panel = Panel(data, NODES, targets)
+    everything = full_rows(data)
+    positions, ridges = torch.arange(len(NODES)), len(panel.members) // len(everything)
+    for k, member in enumerate(panel.members):
+        rows = everything[k // ridges]
+        added = AddedToPanel(panel, [member], torch.ones(1, len(NODES)), positions, ASKED)
+        fixed, gain = added.at(torch.arange(len(ASKED)))
+        for place, u in enumerate(ASKED.tolist()):
+            for i in (0, 5, 19):
+                kept = [j for j in range(len(NODES)) if j != i]
+                label = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+                weights = refit(rows[[*NODES[kept].tolist(), u]], torch.cat([targets[kept], label[None]]), member.ridge)
+                expected = rows[NODES[i]] @ weights
+                torch.testing.assert_close(fixed[place, i] + gain[place, i] * label, expected, atol=2e-6, rtol=1e-6)
+
+
+def panel_scores(data: Data, u: int, y: int, ridges: list[float], views: list[Tensor]) -> tuple[Tensor, float]:
+    """LAC scores of the labels and of (u, y) in their bag, each by regressions on the other members."""
+    bag = [*NODES.tolist(), u]
+    labels = torch.cat([data.y[NODES], torch.tensor([y])])
+    targets = functional.one_hot(labels, CLASSES).double() - 1 / CLASSES
+    total = torch.zeros(len(bag), CLASSES, dtype=torch.float64)
+    for rows in views:
+        for ridge in ridges:
+            for k in range(len(bag)):
+                others = [j for j in range(len(bag)) if j != k]
+                total[k] += rows[bag[k]] @ refit(rows[[bag[j] for j in others]], targets[others], ridge)
+    pooled = torch.softmax(5.0 * total / (len(views) * len(ridges)), dim=1)
+    scores = 1 - pooled.gather(1, labels[:, None]).squeeze(1)
+    return scores[:-1], float(scores[-1])
+
+
+def test_panel_alone_is_full_conformal_prediction():
+    """The p-values of the panel alone are those of full conformal prediction with every member refitted."""
+    data = graph()
+    jury = jury_of("gcn", data)
+    verdict = jury.verdict(ASKED, advice="panel", full=True)
+    views = full_rows(data)
+    for place, u in enumerate(ASKED.tolist()):
+        for y in range(CLASSES):
+            others, mine = panel_scores(data, u, y, list(RIDGES), views)
+            p = (1 + int((others >= mine - 1e-7).sum())) / (len(NODES) + 1)
+            assert float(verdict.full_p_values[place, y]) == pytest.approx(p, abs=1e-9)
+    assert verdict.claim(0.1, method="full").kind == "promise"
+    assert verdict.claim(0.1, method="full").coverage == pytest.approx(0.9)
+    assert verdict.claim(0.1).coverage == pytest.approx(0.8)
+
+
+# --- the model, by retraining -------------------------------------------------------------------------
+
+
+def settled(model: GCN, data: Data, nodes: Tensor, labels: Tensor, count: int, decay: float, loss: str) -> Tensor:
+    """Parameters at the minimum of the bag's objective, from the model's; (P,)."""
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()]).clone().requires_grad_(True)
+    optimizer = torch.optim.LBFGS(
+        [theta], lr=1.0, max_iter=150, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
+    sizes = [p.shape for p in model.parameters()]
+
+    def outputs() -> Tensor:
+        W1, W2 = (part.view(size) for part, size in zip(theta.split([s.numel() for s in sizes]), sizes))
+        return torch.func.functional_call(model, {"weights.0": W1, "weights.1": W2}, (data.x, data.edge_index))
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        z = outputs()[nodes]
+        losses = (
+            functional.cross_entropy(z, labels, reduction="sum")
+            if loss == "cross_entropy"
+            else (z.squeeze(1) - labels).square().sum()
+        )
+        value = losses / count + 0.5 * decay * theta.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(objective)
+    return outputs().detach()
+
+
+def converged(data: Data, decay: float, *, activation: str, outputs: int, loss: str) -> GCN:
+    model = GCN(8, 4, outputs, activation=activation).double()
+    train(model, data, NODES, epochs=100, weight_decay=decay, loss=loss)
+    labels = data.y[NODES] if loss == "cross_entropy" else data.y[NODES].double()
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()]).clone().requires_grad_(True)
+    optimizer = torch.optim.LBFGS([theta], max_iter=2000, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+    sizes = [p.shape for p in model.parameters()]
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        parts = [part.view(size) for part, size in zip(theta.split([s.numel() for s in sizes]), sizes)]
+        z = torch.func.functional_call(
+            model, {f"weights.{k}": W for k, W in enumerate(parts)}, (data.x, data.edge_index)
+        )[NODES]
+        losses = (
+            functional.cross_entropy(z, labels) if loss == "cross_entropy" else (z.squeeze(1) - labels).square().mean()
+        )
+        value = losses + 0.5 * decay * theta.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(objective)
+    with torch.no_grad():
+        for p, part in zip(model.parameters(), theta.split([s.numel() for s in sizes])):
+            p.copy_(part.view(p.shape))
+    return model
+
+
+def test_model_by_retraining():
+    """Counts of the estimated bags are close to those of bags that are retrained to convergence."""
+    data, decay = graph(), 2e-2
+    model = converged(data, decay, activation="relu", outputs=CLASSES, loss="cross_entropy")
+    jury = Jury(model, data, NODES, weight_decay=decay).fit()
+    asked = torch.tensor([1, 40])
+    found = jury.verdict(asked, advice=None, diffusion=0, full=True).tally("full").counts
+    n, off, plus = len(NODES), [], []
+    votes = jury.verdict(asked, advice=None, diffusion=0).tally().counts
+    mine = model(data.x, data.edge_index).softmax(dim=1)
+    for place, u in enumerate(asked.tolist()):
+        for y in range(CLASSES):
+            at_least = 0
+            for i in range(n):
+                kept = [j for j in range(n) if j != i]
+                bag = torch.cat([NODES[kept], torch.tensor([u])])
+                labels = torch.cat([data.y[NODES[kept]], torch.tensor([y])])
+                z = settled(model, data, bag, labels, n, decay, "cross_entropy")
+                at_least += int(z[NODES[i]].softmax(dim=0)[data.y[NODES[i]]] <= mine[u, y])
+            off.append(abs(int(found[place, y]) - at_least))
+            plus.append(abs(int(votes[place, y]) - at_least))
+    assert sum(off) <= 0.05 * n * len(off), off  # p-values are off by 0.05 at most on average
+    assert sum(off) <= sum(plus)  # and closer than those of the jackknife+
+
+
+# --- regressions --------------------------------------------------------------------------------------
+
+
+def test_ends_by_a_grid():
+    generator = torch.Generator().manual_seed(0)
+    a, f = (3 * torch.randn(50, 1, generator=generator, dtype=torch.float64) for _ in range(2))
+    d = torch.rand(50, 1, generator=generator, dtype=torch.float64) * 1.8 - 0.9
+    low, high = ends(a, d, f)
+    grid = torch.linspace(-60, 60, 24_001, dtype=torch.float64)
+    inside = (a - d * grid).abs() >= (grid - f).abs()
+    for row in range(50):
+        where = grid[inside[row]]
+        if len(where) and float(low[row]) > -60 and float(high[row]) < 60:
+            assert float(where[0]) == pytest.approx(float(low[row]), abs=0.006)
+            assert float(where[-1]) == pytest.approx(float(high[row]), abs=0.006)
+    low, high = ends(a[:1], torch.full((1, 1), 1.5), f[:1])
+    assert float(low) == -torch.inf
+    assert float(high) == torch.inf
+
+
+def inside_by_refitting(residuals: Tensor, alpha: float) -> bool:
+    """Whether the last member of a bag stays in the set: its residual among all of them."""
+    rank = int((residuals[:-1] >= residuals[-1]).sum()) + 1
+    return rank > int(alpha * len(residuals) + 1e-9)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_intervals_by_a_grid_of_refits(alone: bool):
+    """Ends by refitting every bag on a grid of labels: the panel alone, and a linear GCN with squared loss."""
+    data, alpha, n = graph(regression=True), 0.2, len(NODES)
+    u, decay = 40, 2e-2
+    if alone:
+        model = GCN(8, 4, 1).double()
+        train(model, data, NODES, epochs=30, loss="mse")
+    else:
+        model = GCN(8, 1, 1, num_layers=1).double()
+        train(model, data, NODES, epochs=3000, lr=0.05, weight_decay=decay, loss="mse")
+    jury = Jury(model, data, NODES, loss="mse", weight_decay=decay).fit()
+    verdict = jury.verdict([u], alpha=alpha, interval="full", advice="panel" if alone else None)
+    lower, upper = float(verdict.lower), float(verdict.upper)
+    closed = torch.zeros(90, 90, dtype=torch.float64)
+    closed[data.edge_index[1], data.edge_index[0]] = 1.0
+    closed += torch.eye(90)
+    scale = closed.sum(dim=1).rsqrt()
+    linear = (scale[:, None] * closed * scale) @ data.x
+    members = [(rows, ridge) for rows in full_rows(data) for ridge in RIDGES] if alone else [(linear, 0.0)]
+    bag = [*NODES.tolist(), u]
+
+    def residuals(y: float) -> Tensor:
+        targets = torch.cat([data.y[NODES], torch.tensor([y], dtype=torch.float64)])[:, None]
+        found = torch.zeros(len(bag), dtype=torch.float64)
+        for k in range(len(bag)):
+            others = [j for j in range(len(bag)) if j != k]
+            rows = [(all_rows[[bag[j] for j in others]], ridge or n * decay / 2) for all_rows, ridge in members]
+            said = [float(m[0][bag[k]] @ refit(r, targets[others], ridge)) for m, (r, ridge) in zip(members, rows)]
+            found[k] = float(targets[k]) - sum(said) / len(said)
+        return found.abs()
+
+    span = upper - lower
+    for y, expected in (
+        (lower + 0.01 * span, True),
+        (lower - 0.01 * span, False),
+        (upper - 0.01 * span, True),
+        (upper + 0.01 * span, False),
+    ):
+        assert inside_by_refitting(residuals(y), alpha) is expected
+    assert verdict.claim().kind == ("promise" if alone else "target")
+
+
+def test_labelled_nodes_have_jackknife_plus_counts():
+    data = graph()
+    jury = jury_of("gcn", data)
+    verdict = jury.verdict(full=True, advice=None)
+    assert torch.equal(verdict.tally("full").counts[NODES], verdict.tally("jackknife+").counts[NODES])
+
+
+def test_memory_and_batches_do_not_change_counts():
+    data = graph()
+    jury = jury_of("gcn", data)
+    whole = jury.verdict(full=True).tally("full").counts
+    small = Jury(
+        jury.engine.model, data, NODES, weight_decay=1e-2, leave_out=jury.leave_out, run=Run(memory="4MB")
+    ).fit()
+    assert torch.equal(small.verdict(full=True).tally("full").counts, whole)
+
+
+def test_smoothed_p_values():
+    data = graph()
+    verdict = jury_of("gcn", data).verdict(full=True)
+    tally = verdict.tally("full")
+    smoothed, again = tally.p_values(smoothed=3), tally.p_values(smoothed=3)
+    assert torch.equal(smoothed, again)
+    assert bool((smoothed <= tally.p_values()).all())
+    assert bool((smoothed > tally.p_values() - (2 + tally.ties) / (1 + tally.voters)).all())
+    with pytest.raises(SettingError, match="expected method='full'"):
+        verdict.tally().p_values(smoothed=0)
+
+
+def test_what_is_refused():
+    data = graph()
+    jury = jury_of("gcn", data)
+    verdict = jury.verdict()
+    with pytest.raises(SettingError, match="full=True"):
+        verdict.label_sets(0.1, method="full")
+    with pytest.raises(SettingError, match="expected method"):
+        verdict.label_sets(0.1, method="split")
+    with pytest.raises(SettingError, match="expected a regression"):
+        jury.verdict(interval="full")
+    influence = Jury(jury.engine.model, data, NODES, weight_decay=1e-2, leave_out="influence").fit()
+    with pytest.raises(SettingError, match="expected newton jurors"):
+        influence.verdict(full=True)
+    assert influence.verdict(full=True, advice="panel").claim(0.1, method="full").kind == "promise"
+
+
+@pytest.mark.parametrize("kind", ["to_hetero sage", "hgt"])
+def test_heterogeneous_graphs(kind: str):
+    """K_uu of one node type by plain backward passes and a dense inverse."""
+    model, data = made(kind)
+    train_nodes, asked = torch.arange(0, PAPERS, 2), torch.tensor([1, 5])
+    jury = Jury(
+        model, data, train_nodes, node_type="paper", weight_decay=0.03, leave_out=LeaveOut(decay="stated")
+    ).fit()
+    parameters = list(model.parameters())
+
+    def rows(nodes: Tensor) -> Tensor:
+        with torch.enable_grad():
+            z = logits(model, data)[nodes]
+            found = [
+                torch.autograd.grad(entry, parameters, retain_graph=True, allow_unused=True) for entry in z.flatten()
+            ]
+        filled = [[torch.zeros_like(p) if g is None else g for g, p in zip(entry, parameters)] for entry in found]
+        return torch.stack([torch.cat([g.flatten() for g in entry]) for entry in filled]).view(*z.shape, -1)
+
+    J, Ju, z = rows(train_nodes), rows(asked), logits(model, data)[train_nodes].detach()
+    n = len(train_nodes)
+    H = torch.diag(jury.curvature.diagonal) + (J.mT @ softmax_curvature(z) @ J / n).sum(dim=0)
+    ((_, found),) = AddedLabels(jury.factorised).at(asked, together=10)
+    torch.testing.assert_close(found.own, Ju @ torch.linalg.inv(H) @ Ju.mT / n, atol=1e-8, rtol=1e-7)
+    assert int(jury.verdict(full=True).tally("full").counts.max()) <= n
+
+
+@pytest.mark.parametrize("name", ["biases", "sage"])
+def test_any_model_has_full_sets(name: str):
+    """Verdicts of models with automatic derivatives, with and without averages over neighbourhoods."""
+    jury = jury_of(name, graph())
+    for settings in ({"advice": None, "diffusion": 0}, {"advice": None, "diffusion": 1}, {}):
+        verdict = jury.verdict(full=True, **settings)
+        p, others = verdict.full_p_values, ~torch.isin(torch.arange(90), NODES)
+        assert float((p - verdict.p_values)[others].abs().mean()) < 0.1

@@ -19,6 +19,9 @@ PRESETS = ("pubmed",)  # graphs for which the authors of some methods use specia
 # averages over whole components, and further steps change nothing.
 MOST_STEPS = 100
 
+RANKED_BY = ("log_loss", "calibrated_log_loss", "accuracy")  # measures of left-out labels that rank models
+TAKEN_AWAY = ("labels", "edges", "nodes", "features")  # what influences are of
+
 SOLVERS = ("direct", "dual", "cg", "minres", "neumann")
 METHODS = (
     *("gcn", "reweight", "self-train", "self-train-validated"),

@@ -324,11 +324,7 @@ class Jury:
 
     @plain_torch()
     def influence_on(self, node: int, of: str = "labels") -> pd.DataFrame:
-        """What drives the prediction of ``node``: "labels", "edges" or "nodes" in reach, or its own "features".
-
-        Each is taken away. ``support`` is how much the predicted class's probability then drops: ``direct`` by message
-        passing, exact, plus ``through_parameters`` by one Newton step. The largest comes first.
-        """
+        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn."""
         self._sources.check()
         return influence_on(self, node, of)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from jurygcn.checks import in_short
-from jurygcn.choices import Recipe
+from jurygcn.choices import RANKED_BY, Recipe
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.contents import contents
 from jurygcn.data.heterogeneous import layout_of
@@ -39,7 +39,6 @@ Fitted = nn.Module | tuple[nn.Module, WeightDecay]
 Candidate = Fitted | Recipe | Callable[[Any, Tensor], Fitted]
 
 TOLD_APART = 2.0  # standard errors of a paired difference above which two candidates count as different
-BY = ("log_loss", "calibrated_log_loss", "accuracy")
 LONG = 5.0  # work that is estimated to take longer is announced, in seconds
 
 
@@ -122,8 +121,8 @@ def select(
         resume: a folder for the results of recipes; the same call goes on from them after an interruption.
         progress: show a bar, and say beforehand what a long selection will cost.
     """
-    if by not in BY:
-        raise SettingError(f"expected by to be one of {', '.join(BY)}, got {in_short(by)}; choose one")
+    if by not in RANKED_BY:
+        raise SettingError(f"expected by to be one of {', '.join(RANKED_BY)}, got {in_short(by)}; choose one")
     named = _named(candidates)
     graph = graph_of(data, None)
     if layout_of(graph) is not None and any(isinstance(candidate, Recipe) for candidate in named.values()):
@@ -289,7 +288,7 @@ def _ranked(found: Mapping[str, dict[str, Any]], names: list[str], by: str) -> p
     table = pd.DataFrame(
         {
             "candidate": names,
-            **{measure: [float(np.mean(found[name][measure])) for name in names] for measure in BY},
+            **{measure: [float(np.mean(found[name][measure])) for name in names] for measure in RANKED_BY},
             "difference": differences.mean(axis=1),
             "error": errors,
             "tied": differences.mean(axis=1) <= TOLD_APART * errors,

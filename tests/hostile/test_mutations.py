@@ -25,7 +25,7 @@ from cases import Case
 from jurygcn import GCN, Jury, active, load_dataset
 from jurygcn.active import History
 from jurygcn.active.labels import read_labels
-from jurygcn.active.tasks import as_json_text, label_studio_tasks, next_tasks, read_answers, tasks_csv
+from jurygcn.active.tasks import label_studio_tasks, next_tasks, read_answers, tasks_csv
 from jurygcn.cli.checkpoint import load_gcn
 from jurygcn.cli.nodes import read_nodes, recorded_beside
 from jurygcn.conformal import resuming as record
@@ -37,6 +37,7 @@ from jurygcn.errors import JuryError
 from jurygcn.experiments.cells import Cells
 from jurygcn.io.archives import read_sealed, write_sealed
 from jurygcn.io.fingerprints import fingerprint, sealed, state
+from jurygcn.io.label_studio import as_json_text
 from jurygcn.report import Report, report_on
 from jurygcn.settings import Run
 

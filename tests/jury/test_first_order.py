@@ -14,6 +14,7 @@ from jurygcn.conformal import first_order
 from jurygcn.conformal.asked import Asked, Question
 from jurygcn.conformal.claims import Grounds
 from jurygcn.conformal.first_order import Block, count_at_least
+from jurygcn.counting import counter_of
 from jurygcn.data import synthetic
 from jurygcn.derivatives import autodiff
 from jurygcn.errors import SettingError
@@ -252,7 +253,7 @@ def test_some_nodes_at_a_time_say_the_same(medium: Jury, monkeypatch):
     monkeypatch.setattr(first_order, "NUMBERS", 7 * 4 * 150)  # seven nodes
     heard: list[int] = []
     question = Question(alpha=0.1, exact_ranks=False, interval="jackknife+", nonconformity="lac", diffusion=0)
-    counter = medium._counter(Asked(medium.engine, medium.positions, torch.arange(600), question), None)
+    counter = counter_of(medium, Asked(medium.engine, medium.positions, torch.arange(600), question), None, {})
     parts = assemble(counter, counter.count_all(advance=heard.append), Grounds())
     for name in ("lower", "upper", "loo_variance", "label_flips", "label_counts"):
         assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-12)

@@ -35,7 +35,7 @@ def seeded(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def judged(model: nn.Module, data: Data, *, nodes: list[int] | None = None, **settings: object) -> Verdict:
-    return Jury(model, data, nodes or NODES, weight_decay=1e-2, **settings).fit().verdict()
+    return Jury(model, data, nodes or NODES, weight_decay=1e-2, **settings).fit().verdict(advice=None)
 
 
 def assert_same(ours: Verdict, theirs: Verdict) -> None:

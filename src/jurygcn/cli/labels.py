@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch_geometric.data import Data
 
 from jurygcn.choices import Recipe
 from jurygcn.cli import options as given
-from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
-from jurygcn.cli.trained_model import Settings, open_session
-from jurygcn.cli.verdicts import fit_jury
-from jurygcn.diagnostics.label_errors import LabelErrors
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from jurygcn.diagnostics.label_errors import LabelErrors
 
 app = typer.Typer(help="Find labels that are probably wrong.", no_args_is_help=True)
 
@@ -54,6 +54,10 @@ def check(
     Trains a GCN on all labels. Prints the flagged labels with the suggested class and the reasons. With --out, writes
     labels_check.csv (all labels) and run.json. It changes no label.
     """
+    from jurygcn.cli.output import check_out, say_written, write_csv, write_run
+    from jurygcn.cli.trained_model import Settings, open_session
+    from jurygcn.cli.verdicts import fit_jury
+
     check_out(out)
     nodes = Path("all") if labels is None else labels
     settings = Settings(

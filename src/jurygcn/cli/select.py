@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -13,15 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, in_short
-from jurygcn.choices import Recipe
+from jurygcn.choices import RANKED_BY, Recipe
 from jurygcn.cli import options as given
-from jurygcn.cli.nodes import Recorded
-from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
-from jurygcn.cli.trained_model import Settings, choose_nodes, load_graph, with_labels_from
 from jurygcn.errors import SettingError
-from jurygcn.selection import BY, Selection
-from jurygcn.selection import select as select_best
+
+if TYPE_CHECKING:
+    from jurygcn.selection import Selection
 
 MOST_CANDIDATES = 10_000
 SHOWN = 12
@@ -55,8 +53,8 @@ Measure = Annotated[
     str,
     typer.Option(
         "--by",
-        callback=given.one_of("--by", BY),
-        help=f"What ranks: {', '.join(BY)}, of left-out labels.",
+        callback=given.one_of("--by", RANKED_BY),
+        help=f"What ranks: {', '.join(RANKED_BY)}, of left-out labels.",
     ),
 ]
 
@@ -83,6 +81,11 @@ def select(
     to the best are paired, label by label, and the table says which settings the labels cannot tell apart. With --out,
     writes selection.csv and run.json; after an interruption the same command goes on where it stopped.
     """
+    from jurygcn.cli.nodes import Recorded
+    from jurygcn.cli.output import check_out, say_written, write_csv, write_run
+    from jurygcn.cli.trained_model import Settings, choose_nodes, load_graph, with_labels_from
+    from jurygcn.selection import select as select_best
+
     check_out(out)
     grid = list(product(hidden, epochs, weight_decay, dropout, layers))
     if len(grid) > MOST_CANDIDATES:

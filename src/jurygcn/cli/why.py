@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from jurygcn.choices import Recipe
+from jurygcn.choices import TAKEN_AWAY, Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.reporting import print_json, shown
-from jurygcn.cli.tables import facts_table
-from jurygcn.cli.trained_model import Session, Settings, open_session
-from jurygcn.cli.verdicts import fit_jury
-from jurygcn.data.names import Names
-from jurygcn.edits.influences import OF
-from jurygcn.jury import Jury
-from jurygcn.settings import LeaveOut
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from jurygcn.cli.trained_model import Session
+    from jurygcn.data.names import Names
+    from jurygcn.jury import Jury
 
 MOST_SHOWN = 1000
 TITLES = {
@@ -49,6 +48,12 @@ def why(
 
     Nothing is retrained. The direct effect is exact message passing; the effect through training is one Newton step.
     """
+    from jurygcn.cli.tables import facts_table
+    from jurygcn.cli.trained_model import Settings, open_session
+    from jurygcn.cli.verdicts import fit_jury
+    from jurygcn.data.names import Names
+    from jurygcn.settings import LeaveOut
+
     settings = Settings(
         labels=labels,
         train_nodes=train_nodes,
@@ -62,7 +67,7 @@ def why(
     asked = Names.of_nodes(session.data).position(node)
     jury = fit_jury(session, leave_out=LeaveOut())
     with session.timed("influence", "Taking things away"):
-        tables = {of: jury.influence_on(asked, of=of) for of in OF}
+        tables = {of: jury.influence_on(asked, of=of) for of in TAKEN_AWAY}
     found = prediction_of(jury, asked)
     if as_json:
         rows = {of: frame.head(top).to_dict("records") for of, frame in tables.items()}

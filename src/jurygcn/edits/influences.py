@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.checks import check_choice
+from jurygcn.choices import TAKEN_AWAY
 from jurygcn.data import check_nodes
 from jurygcn.diagnostics.influence import influence_on as influence_of_all_labels
 from jurygcn.edits.base import Base, base_of
@@ -27,7 +28,6 @@ from jurygcn.graph.reach import reached_by
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-OF = ("labels", "edges", "nodes", "features")
 TOGETHER = 8  # edits that are solved at once; products with others' columns are wasted, so more are not faster
 MOST = 3_000  # edits of one question; the nearest are taken
 
@@ -59,7 +59,7 @@ class Effects:
 
 def influence_on(jury: Jury, node: int, of: str) -> pd.DataFrame:
     """What drives the prediction of ``node``, the largest influence first; see ``Jury.influence_on``."""
-    check_choice(of, "of", OF)
+    check_choice(of, "of", TAKEN_AWAY)
     if of == "labels":
         table = influence_of_all_labels(jury, node)
         table.insert(2, "direct", 0.0)

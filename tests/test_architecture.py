@@ -40,15 +40,9 @@ LAYERS = (
         "costs",
         "finding",
         "diagnostics",
-<<<<<<< HEAD
         "counting",
         "arrivals",
         "edits",
-=======
-        "edits",
-        "counting",
-        "arrivals",
->>>>>>> 1ddc5e756036ac32615a6ca56bcc8143235d4a47
         "jury_storage",
         "jury",
         "evaluation",

@@ -107,7 +107,7 @@ def test_ranking_by_each_measure() -> None:
         "sure": {"calibrated_log_loss": [0.5, 0.5], "log_loss": [0.9, 0.9], "accuracy": [1.0, 0.0], "seconds": [1, 1]},
         "right": {"calibrated_log_loss": [0.6, 0.6], "log_loss": [0.7, 0.7], "accuracy": [1.0, 1.0], "seconds": [1, 2]},
     }
-    first = {by: selection._ranked(found, list(found), by)["candidate"].iloc[0] for by in selection.BY}
+    first = {by: selection._ranked(found, list(found), by)["candidate"].iloc[0] for by in selection.RANKED_BY}
     assert first == {"calibrated_log_loss": "sure", "log_loss": "right", "accuracy": "right"}
     assert selection._ranked(found, list(found), "log_loss")["seconds"].tolist() == [3, 2]
 

@@ -164,8 +164,7 @@ def _advice_on_training(health: Health, jury: Jury) -> Iterator[str]:
             yield (
                 "Training stopped before the minimum of its objective (relative gradient "
                 f"{health.relative_gradient:.0%}, 0% at the minimum). Jurors then tend to move too far, and label sets "
-                "to be too large: use LeaveOut(decay='effective'), train longer, or measure the effect with "
-                "jury.fidelity()."
+                "to be too large: train longer, or measure the effect with jury.fidelity()."
             )
     if health.random_in_training and not jury.dropout_masks and not effective:
         rate = f" ({health.dropout:g})" if health.dropout > 0 else ""

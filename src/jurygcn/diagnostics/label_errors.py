@@ -92,7 +92,10 @@ class LabelErrors:
             return said + "None is suspicious enough to be flagged."
         if k == 1:
             return said + "1 is flagged: check it before you change it."
-        return said + f"{k:,} are flagged, of which about {self.false_discoveries:.0%} may be right: check them first."
+        return said + (
+            f"{k:,} are flagged: check them first. The estimate that {self.false_discoveries:.0%} of these are right "
+            "holds if wrong labels are the only cause of surprises; nodes unlike their neighbours surprise too."
+        )
 
 
 def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:

@@ -14,6 +14,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 64 << 10  # bytes
+# A body that is too large is still read up to this size: a server that closes before it has read all resets the
+# connection, and the client may lose the reply.
+READ_AND_DROPPED = 1 << 20
 TOO_LARGE = (413, "The request is too large.")
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 HEADERS = {
@@ -65,6 +68,8 @@ class Guard:
         refused = self.refusal(scope, headers)
         body = None if refused else await _read(receive, self.largest)
         if body is None:
+            if refused == TOO_LARGE and len(headers["content-length"]) <= 7:  # at most 9,999,999 bytes are stated
+                await _read(receive, READ_AND_DROPPED)
             await _reply(guarded_send, *(refused or TOO_LARGE))
             return
         inner = {**scope, "path": scope["path"][len(self.token) + 1 :], "raw_path": None, "root_path": ""}

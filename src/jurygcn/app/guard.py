@@ -14,7 +14,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 64 << 10  # bytes
-# A body that is too large is still read up to this size: a server that closes before it has read all resets the
+# The body of a refused request is still read up to this size: a server that closes before it has read all resets the
 # connection, and the client may lose the reply.
 READ_AND_DROPPED = 1 << 20
 TOO_LARGE = (413, "The request is too large.")
@@ -68,7 +68,7 @@ class Guard:
         refused = self.refusal(scope, headers)
         body = None if refused else await _read(receive, self.largest)
         if body is None:
-            if refused == TOO_LARGE and len(headers["content-length"]) <= 7:  # at most 9,999,999 bytes are stated
+            if refused and len(headers.get("content-length", "")) <= 7:  # not where 10 MB or more are announced
                 await _read(receive, READ_AND_DROPPED)
             await _reply(guarded_send, *(refused or TOO_LARGE))
             return

@@ -36,6 +36,15 @@ def received() -> int | None:
     return _State.received
 
 
+def handled() -> None:
+    """Tell Python that the KeyboardInterrupt was handled.
+
+    CPython remembers one that passed through ``exec`` of a string, as imports may call it, and then ends the process by
+    SIGINT whatever its exit code. The next ``exec`` of a string clears that.
+    """
+    exec("")
+
+
 @contextmanager
 def working(yes: bool = True) -> Iterator[None]:
     """While the block runs, the first signal raises KeyboardInterrupt, so that unfinished files are removed.

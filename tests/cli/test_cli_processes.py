@@ -171,6 +171,21 @@ def test_a_signal_in_the_middle_of_a_file_leaves_nothing(name, swallowed, tmp_pa
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_signal_inside_exec_keeps_the_exit_code(tmp_path):
+    """CPython ends by SIGINT what let a KeyboardInterrupt through exec, as imports call it, unless it is cleared."""
+    (tmp_path / "probe.py").write_text(
+        "import os, signal, sys, time\n"
+        "from jurygcn.__main__ import main\n"
+        "from jurygcn.cli import train\n"
+        "wait = 'os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)'\n"
+        "train.write_run = lambda *_: exec(wait)\n"
+        "sys.argv = ['jurygcn', 'train', 'karate', '--epochs', '2', '--out', 'out']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "probe"], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", SAID["SIGTERM"])
+
+
 def test_a_background_job_is_not_interrupted():
     """As with nohup: what the caller has ignored stays ignored."""
 

@@ -68,6 +68,7 @@ class Commands(TyperGroup):
                 raise
             number = number or signal.SIGINT
             say(signals.WORDS[signal.Signals(number)], style="red")
+            signals.handled()
             raise typer.Exit(128 + number) from None
 
 

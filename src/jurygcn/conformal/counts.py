@@ -126,10 +126,9 @@ class LabelCounts:
             within = scores(probabilities).le_(bound)
         within[own.node, :, own.juror] = 0.0
         counts = within.sum(dim=2).int()  # floats are compared and added faster than booleans
-        by_class = torch.zeros_like(counts)
-        for c in labels.unique().tolist():
-            by_class[:, c] = within[:, c, labels == c].sum(dim=1).int()
         by_group = None if same is None else (within @ same.to(within).unsqueeze(2)).squeeze(2).int()
+        classes = torch.arange(within.shape[1], device=labels.device)
+        by_class = within.mul_(labels == classes[:, None]).sum(dim=2).int()  # in place: selecting jurors copies more
         self._include(counts, by_class, by_group)
 
     def _include(self, counts: Tensor, by_class: Tensor | None, by_group: Tensor | None) -> None:

@@ -150,9 +150,10 @@ class PreparedDual(Prepared):
         columns = _blockwise(self.capacitance_inverse, weights)  # (k, n)
         wanted = torch.zeros(n, K, n, dtype=weights.dtype, device=weights.device)
         wanted.diagonal(dim1=0, dim2=2).copy_(weights.T)
-        defect = self.cholesky @ (self.cholesky.T @ columns) - wanted.view(n * K, n)
+        half = self.cholesky.T @ columns
+        defect = self.cholesky @ half - wanted.view(n * K, n)
         chosen = slice(None) if len(terms) == n else terms
-        value = self._leave_dual(columns[:, chosen], dtype)
+        value = self._leave_dual(columns[:, chosen], half[:, chosen], dtype)
         if self.undecayed is not None:
             lifted = _blockwise(self.undecayed.lift, weights)
             defect += self.undecayed.outer(lifted)
@@ -162,19 +163,19 @@ class PreparedDual(Prepared):
         residual = float((defect.norm(dim=0) / lengths).max())
         return Solution(value, residual, 1, Dual.name, residual < self.tolerance)
 
-    def _leave_dual(self, columns: Tensor, dtype: torch.dtype) -> Tensor:
-        """d⁻¹ Uᵀ c for each column c, in ``dtype`` where that is exact enough, else in the operator's precision.
+    def _leave_dual(self, columns: Tensor, half: Tensor, dtype: torch.dtype) -> Tensor:
+        """d⁻¹ Uᵀ c for each column c, given Lᵀ c, in ``dtype`` where that is exact enough, else in the operator's precision.
 
         If terms are nearly equal, large entries of c cancel in Uᵀ c. Its squared length in the norm of d⁻¹, cᵀ K c, is
         then much smaller than |c|² tr K.
 
-        Shapes: (k, s) -> (P, s).
+        Shapes: (k, s), (k, s) -> (P, s).
         """
         weights, L = self.inverse_diagonal[:, None], self.cholesky
         value: Tensor = self.factor.cast(dtype).transpose_matmul(columns.to(dtype)) * weights.to(dtype)
         if dtype != columns.dtype:
             lengths = columns.square().sum(dim=0)
-            kept = ((L.T @ columns).square().sum(dim=0) - lengths).clamp_min(0.0)
+            kept = (half.square().sum(dim=0) - lengths).clamp_min(0.0)
             trace = L.square().sum() - len(L)
             error = torch.finfo(dtype).eps ** 2 * lengths * trace
             inexact = (error > INEXACT**2 * kept).nonzero().squeeze(1)

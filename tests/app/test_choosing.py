@@ -104,10 +104,11 @@ def test_nodes_that_people_have_now_count_as_labelled(graph):
     scene = scene_of(
         data, job(12).labels, batch=6, candidates=None, recipe=Recipe(), seed=0, pending=torch.tensor(pending)
     )
-    features = scene.statistics.propagated
+    window = Design().window(scene)
+    features = window.rows
     known = np.concatenate([features[:12], features[list(pending)]])
     weights = Design().weights(scene)
-    ridge = Design().ridge(scene) * (12 + 3 + 6)
+    ridge = Design().ridge(scene, window) * (12 + 3 + 6)
     best = None
     for node in job(12, pending=pending).candidates:  # the first choice by brute force
         rows = np.concatenate([known, features[node : node + 1]])

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from jurygcn.data import synthetic
 from jurygcn.graph import similarity
+from jurygcn.graph.leading import leading_rows
 from jurygcn.graph.similarity import AVERAGES, CHANGES, DIFFERENCES, HOPS, STEPS, Similarities, View
 from jurygcn.leave_one_out import panel as panels
 from jurygcn.leave_one_out.panel import RIDGES, Member, Panel, with_constant
@@ -97,6 +98,25 @@ def test_views_of_walks_by_definition():
         rows = rows / bound.sqrt()[:, None]
         torch.testing.assert_close(located.columns(view), rows @ rows[NODES].T, atol=1e-10, rtol=1e-10)
         torch.testing.assert_close(located.gram(view), rows[NODES] @ rows[NODES].T, atol=1e-10, rtol=1e-10)
+
+
+def test_products_and_sums_of_all_rows_are_transposes_of_each_other():
+    similarities = Similarities.of(graph())
+    for view in similarities.views:
+        values = torch.randn(90, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        by_nodes = similarities.at(torch.arange(90)).rows[view] @ values
+        torch.testing.assert_close(similarities.pulled(view, values), by_nodes, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("few", [3, 200])
+def test_leading_rows_are_as_near_as_any_of_so_few_dimensions(few):
+    similarities = Similarities.of(graph())
+    for view in similarities.views:
+        rows = similarities.at(torch.arange(90)).rows[view].T
+        squares = torch.linalg.svdvals(rows).square()
+        found = leading_rows(similarities, view, few)
+        missed = (rows @ rows.T - found @ found.T).norm()
+        assert missed < 1.02 * squares[few:].norm() + 1e-10 * squares.norm()
 
 
 def test_lengths_of_many_features_are_measured_in_random_directions():

@@ -1,4 +1,4 @@
-"""Our strategy: a V-optimal batch design on propagated features, weighted by the jury's ambiguity."""
+"""Our strategy: a V-optimal batch design in a window on the graph, weighted by the jury's ambiguity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 from jurygcn.active.graph_statistics import Array
 from jurygcn.active.scene import Choice, Scene
+from jurygcn.active.windows import Window, Windows, foretold
 from jurygcn.errors import SettingError
+from jurygcn.graph.similarity import View
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,11 @@ class Design:
     .. math:: \min_{B} \sum_u w_u\, \phi_u^\top \Bigl(\lambda n' I + \sum_{i \in L \cup B} \phi_i \phi_i^\top\Bigr)^{-1}
         \phi_u, \qquad w_u = (1 - \rho) + \rho\,\mathrm{ambiguity}(u), \quad \rho = \frac{n}{n + t C}
 
-    The sum is the weighted prediction variance of a ridge regression on :math:`\phi`, the unit rows of
-    :math:`\hat A^2 X`. These are the features after the two propagation steps of a GCN, without its weights. The GCN's
-    objective adds the weight decay to a mean over labels, so here the ridge grows with the number of labels
-    :math:`n' = |L| + |B|`. :math:`\lambda` is chosen so that the features have ``directions`` effective dimensions per
+    The sum is the weighted prediction variance of a ridge regression on :math:`\phi`, the rows of a window
+    (:mod:`jurygcn.active.windows`): features averaged over 0 to 16 hops and random walks of 1 to 8 steps. Before the
+    first label all of them count. Then those count more whose exact leave-one-out predictions foretell labels better.
+    The GCN's objective adds the weight decay to a mean over labels, so here the ridge grows with the number of labels
+    :math:`n' = |L| + |B|`. :math:`\lambda` is chosen so that the rows have ``directions`` effective dimensions per
     class. With few labels p-values have few levels, so the jury's ambiguity has a small weight. Before the first label
     all nodes have the same weight. Nodes are added greedily.
 
@@ -31,31 +34,46 @@ class Design:
         directions: effective dimensions per class, :math:`\sum_k \mu_k / (\mu_k + \lambda) = ` directions × C over the
             eigenvalues :math:`\mu` of the mean :math:`\phi \phi^\top`.
         trust: t, the number of labels per class at which ambiguity has weight one half.
+        evidence: the number of labels per class at which what views foretell has weight one half in the window.
     """
 
     directions: float = 3.0
     trust: float = 2.0
+    evidence: float = 2.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.directions < math.inf and 0 <= self.trust < math.inf):
+        if not (0 < self.directions < math.inf and 0 <= self.trust < math.inf and self.evidence >= 0):
             raise SettingError(
-                f"expected directions above 0 and trust of at least 0, both finite, "
-                f"got {self.directions} and {self.trust}; change them"
+                f"expected directions above 0, trust and evidence of at least 0, got {self.directions}, {self.trust} "
+                f"and {self.evidence}; change them"
             )
 
     def __call__(self, scene: Scene) -> Choice:
         """The batch, best first. The score of a node is the share of the variance that its label removes."""
-        features, weights = self.features(scene), self.weights(scene)
-        known = features[torch.cat([scene.labelled.cpu(), scene.pending.cpu()]).numpy()]
-        targets = features.T @ (weights[:, None] * features)
-        ridge = self.ridge(scene) * (len(known) + scene.batch)
-        picked, falls = v_optimal(features[scene.pool], known, targets, batch=scene.batch, ridge=ridge)
-        before = variance(known, targets, ridge=ridge)  # 0 where all features are 0
+        window, weights = self.window(scene), self.weights(scene)
+        rows = window.rows
+        known = rows[torch.cat([scene.labelled.cpu(), scene.pending.cpu()]).numpy()]
+        targets = rows.T @ (weights[:, None] * rows)
+        ridge = self.ridge(scene, window) * (len(known) + scene.batch)
+        picked, falls = v_optimal(rows[scene.pool], known, targets, batch=scene.batch, ridge=ridge)
+        before = variance(known, targets, ridge=ridge)  # 0 where all rows are 0
         return scene.choice(scene.pool[picked], falls / before if before > 0 else np.zeros_like(falls))
 
-    def features(self, scene: Scene) -> Array:
-        """The features of the ridge regression, (N, d)."""
-        return scene.statistics.propagated
+    def window(self, scene: Scene) -> Window:
+        """The rows of the ridge regression."""
+        windows = Windows.of(scene)
+        shares = self.shares(scene, windows.shares)
+        return windows.unlabelled if shares == windows.shares else windows.mixed(shares)
+
+    def shares(self, scene: Scene, usual: dict[View, float]) -> dict[View, float]:
+        """The share of each view in the window: the usual one, moved towards what each view foretells."""
+        skill = foretold(scene) if len(scene.labelled) and self.evidence < math.inf else {}
+        earned = {view: share * skill.get(view, 0.0) for view, share in usual.items()}
+        total = sum(earned.values())
+        if not total:
+            return usual
+        weight = _weight(len(scene.labelled), self.evidence * scene.num_classes)
+        return {view: (1.0 - weight) * share + weight * earned[view] / total for view, share in usual.items()}
 
     def weights(self, scene: Scene) -> Array:
         """The weight of each node's prediction variance, (N,)."""
@@ -66,12 +84,16 @@ class Design:
 
     def share(self, scene: Scene) -> float:
         """The weight of the ambiguity, between 0 and 1."""
-        known = len(scene.labelled)
-        return known / (known + self.trust * scene.num_classes)
+        return _weight(len(scene.labelled), self.trust * scene.num_classes)
 
-    def ridge(self, scene: Scene) -> float:
+    def ridge(self, scene: Scene, window: Window) -> float:
         """The ridge per label."""
-        return ridge_for(scene.statistics.spectrum, self.directions * scene.num_classes)
+        return ridge_for(window.spectrum, self.directions * scene.num_classes)
+
+
+def _weight(known: int, half: float) -> float:
+    """A weight between 0 and 1 that is one half for ``half`` labels."""
+    return known / (known + half)
 
 
 def ridge_for(spectrum: Array, dimensions: float) -> float:

@@ -74,12 +74,6 @@ class GraphStatistics:
         r"""Unit rows of :math:`\hat A^2 X`, reduced by a truncated SVD to at most 200 dimensions, (N, d)."""
         return reduce_rows(self.propagation.propagated(2), DIMENSIONS)
 
-    @cached_property
-    def spectrum(self) -> Array:
-        """Eigenvalues of the mean outer product of the propagated features, (d,)."""
-        values = np.linalg.eigvalsh(self.propagated.T @ self.propagated / len(self.propagated))
-        return np.asarray(np.maximum(values, 0.0))
-
 
 # an entry is removed when the graph's edge_index is deleted
 _statistics: WeakIdKeyDictionary = WeakIdKeyDictionary()

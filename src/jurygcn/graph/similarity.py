@@ -222,6 +222,16 @@ class Similarities:
         values.mul_(view.scale[:, None].to(rows.dtype))
         return values if view.centre is None else values.sub_(view.centre.to(rows.dtype) @ rows)
 
+    def pulled(self, view: View, values: Tensor) -> Tensor:
+        """Sums of all nodes' rows with these weights, (N, n) -> (F, n) or (N, n), in the precision of the weights."""
+        factors = self._in(values.dtype)
+        ends, step = view.scale[:, None].to(values.dtype) * values, factors.step(view.kind).T
+        for _ in range(view.hops):
+            ends = step @ ends
+        ends = ends - step @ ends if view.kind == CHANGES else ends
+        sums = factors.features.T @ ends if view.of_features else ends
+        return sums if view.centre is None else sums - torch.outer(view.centre.to(values.dtype), values.sum(dim=0))
+
     def squared_lengths(self, view: View) -> Tensor:
         """The squared length of every node's row, (N,), kept with the graph; some columns of all rows at a time."""
         if view not in self._squares:

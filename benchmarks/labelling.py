@@ -32,7 +32,7 @@ from torch_geometric.data import Data
 
 from harness import options, save, table
 from jurygcn import active
-from jurygcn.active.loop import predictions
+from jurygcn.active.learners import predictions
 from jurygcn.active.scene import hide_labels
 from jurygcn.app.choosing import play
 from jurygcn.app.preparation import table_of

@@ -31,6 +31,7 @@ STRATEGIES = (
     *("jury-design", "jury", "jury-printed", "jury-ambiguity", "age", "anrmab", "coreset", "coreset-greedy"),
     *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop", "badge"),
 )
+LEARNERS = ("gcn", "advised")  # what is learned with the labels of active learning
 COMPARED = ("jury", "split conformal", "mc-dropout", "ensemble", "temperature", "energy", "laplace", "gpn", "sgnn")
 COMPARED_SPLITS, COMPARED_ALPHA = 10, 0.1
 EXPERIMENTS = ("table1", "table2", "figure1", "figure2", "figure3")

@@ -291,8 +291,8 @@ def test_jury_design_by_its_formula(labels):
         skill = {view: naive_skill(rows[labelled], y, 3) for view, rows in views.items()}
         assert 0 < sum(value > 0 for value in skill.values()) < len(skill)
         earned = {view: shares[view] * skill[view] for view in views}
-        total = sum(earned.values())
-        shares = {view: (1 - share) * shares[view] + share * earned[view] / total for view in views}
+        total, weight = sum(earned.values()), labels / (labels + 4 * 3)
+        shares = {view: (1 - weight) * shares[view] + weight * earned[view] / total for view in views}
         verdict = Jury(scene.model, scene.data, scene.labelled, weight_decay=FAST.weight_decay).fit()
         weights = [(1 - share) + share * float(a) for a in verdict.verdict(advice=None).ambiguity]
     K = np.zeros((60, 60))

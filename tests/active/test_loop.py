@@ -18,7 +18,8 @@ from scenes import FAST, tail_graph
 
 from jurygcn import active
 from jurygcn.active import History, Recipe, Schedule
-from jurygcn.active.loop import Learner
+from jurygcn.active.learners import find_learner
+from jurygcn.active.loop import Run
 from jurygcn.active.oracle import ask_oracle
 from jurygcn.data import Split, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
@@ -111,7 +112,7 @@ def test_accuracy_is_that_of_a_fresh_model_on_the_test_nodes():
     data = graph()
     history = quick(data=data)
     split = paper_split(data, seed=0)
-    learner = Learner(data, split, Schedule(4, 16, 4), FAST, 0, active.truth(data))
+    learner = Run(data, split, Schedule(4, 16, 4), FAST, 0, active.truth(data), find_learner("gcn")[1])
     model = learner.model(history)
     predicted = model(data.x, data.edge_index).argmax(dim=1)
     assert history.steps[-1].accuracy == pytest.approx(

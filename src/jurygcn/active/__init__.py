@@ -8,7 +8,7 @@ from jurygcn.active.pool import PoolStrategy
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.registry import STRATEGIES
 from jurygcn.active.scene import Choice, Scene
-from jurygcn.active.stopping import reached, settled
+from jurygcn.active.stopping import expected, reached, settled
 from jurygcn.active.tasks import Task, next_tasks
 from jurygcn.choices import Recipe
 
@@ -24,6 +24,7 @@ __all__ = [
     "Step",
     "Task",
     "at_terminal",
+    "expected",
     "from_file",
     "next_tasks",
     "reached",

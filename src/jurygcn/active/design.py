@@ -39,7 +39,7 @@ class Design:
 
     directions: float = 3.0
     trust: float = 2.0
-    evidence: float = 2.0
+    evidence: float = 4.0
 
     def __post_init__(self) -> None:
         if not (0 < self.directions < math.inf and 0 <= self.trust < math.inf and self.evidence >= 0):

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMAT = 2
-COLUMNS = ("labels", "queried", "accuracy", "micro_f1", "val_accuracy", "changed", "seconds", "training_seconds")
+COLUMNS = (
+    *("labels", "queried", "accuracy", "micro_f1", "val_accuracy", "learner_accuracy", "learner_val_accuracy"),
+    *("expected_accuracy", "left_out_accuracy", "changed", "seconds", "training_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class Step:
         nodes, answers: the nodes labelled in this step, and their labels.
         skipped: nodes that the oracle could not label. They are not queried again.
         scores: the strategy's scores of the chosen nodes; empty for the initial ones.
+        learner_accuracy, learner_val_accuracy: of the learner, which is the GCN itself unless another was given.
+        expected_accuracy: what the learner is expected to reach at unlabelled nodes: the mean probability of its
+            predictions, calibrated by left-out labels. No other label is used. It is no promise, because chosen labels
+            are no random sample. NaN for learners without jurors.
+        left_out_accuracy: the share of the labels that the learner predicts without them. Chosen labels are harder or
+            easier than other nodes, so this is further from the accuracy there.
     """
 
     labels: int
@@ -54,6 +63,10 @@ class Step:
     answers: tuple[int, ...] = field(repr=False)
     skipped: tuple[int, ...] = field(default=(), repr=False)
     scores: tuple[float, ...] = field(default=(), repr=False)
+    learner_accuracy: float = math.nan
+    learner_val_accuracy: float = math.nan
+    expected_accuracy: float = math.nan
+    left_out_accuracy: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,19 @@ class History:
         """A table with one row per step. The first row has the initial labels."""
         rows = [asdict(step) for step in self.steps]
         return pd.DataFrame([{column: row[column] for column in COLUMNS} for row in rows], columns=list(COLUMNS))
+
+    @property
+    def outlook(self) -> str:
+        """What is expected after the last step, what its labels brought, and why this is no promise; in sentences."""
+        known = [step for step in self.steps if step.expected_accuracy == step.expected_accuracy]
+        if not known:
+            return "Nothing is expected of the learner: it has no jurors."
+        last = known[-1]
+        said = f"With {last.labels} labels {last.expected_accuracy:.0%} of the other nodes are expected to be right"
+        if len(known) > 1:
+            rise = 100 * (last.expected_accuracy - known[-2].expected_accuracy)
+            said += f", {rise:+.1f} points by the last {last.labels - known[-2].labels} labels"
+        return f"{said}. This is no promise: the labels were chosen, so they are no random sample."
 
     def plot(self, axes: Axes | None = None, **style: Any) -> Axes:
         """Plot test accuracy against the number of labels, into ``axes`` or into a new figure."""
@@ -169,7 +195,8 @@ def _step(entries: Mapping[str, Any]) -> Step:
         raise ValueError("nodes, answers or counts that are not whole numbers of at least 0")
     if len(step.nodes) != len(step.answers) or len(step.scores) not in (0, len(step.nodes)):
         raise ValueError("numbers of answers or scores that differ from the number of nodes")
-    shares = (step.accuracy, step.micro_f1, step.val_accuracy, step.changed)
+    learner = (step.learner_accuracy, step.learner_val_accuracy, step.expected_accuracy, step.left_out_accuracy)
+    shares = (step.accuracy, step.micro_f1, step.val_accuracy, step.changed, *learner)
     numbers = (*shares, step.seconds, step.training_seconds, *step.scores)
     if any(type(number) not in (int, float) for number in numbers):
         raise ValueError("measures that are not numbers")

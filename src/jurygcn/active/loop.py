@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.active.history import History, Step
+from jurygcn.active.learners import Learner, Lesson, Predictor, find_learner, predictions
 from jurygcn.active.oracle import Oracle, ask_oracle, truth
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.registry import find_strategy
@@ -32,7 +33,7 @@ from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.io.files import changing
 from jurygcn.io.fingerprints import fingerprint
-from jurygcn.models import GCN, ReceptiveField, fit_gcn
+from jurygcn.models import GCN, fit_gcn
 from jurygcn.progress import progress_bar
 
 
@@ -48,6 +49,7 @@ def run(
     count_initial: bool = True,
     split: Split | None = None,
     recipe: Recipe | None = None,
+    learner: str | nn.Module | Predictor = "gcn",
     oracle: Oracle | None = None,
     stop: Sequence[StoppingRule] = (),
     explore: float = 0.0,
@@ -66,6 +68,9 @@ def run(
         count_initial: whether ``budget`` counts the initial labels.
         split: pool, validation and test nodes; by default those of ``paper_split`` with this seed.
         recipe: how the GCN is trained.
+        learner: what is learned with the labels, beside the GCN that strategies see: "advised" is the stacked jury (the
+            GCN and regressions on the graph, weighted by left-out labels); a model is trained anew at every step with
+            the recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of all nodes.
         oracle: the function that gives labels; by default it reads ``data.y``.
         stop: rules that can end the run early; see ``reached`` and ``settled``.
         explore: the share of all labels that is drawn at random from the pool before the run. The strategy cannot
@@ -78,6 +83,7 @@ def run(
     Implements: Application 1.
     """
     name, chooser = find_strategy(strategy)
+    learner_name, learn = find_learner(learner)
     if data.y.is_floating_point() or int(data.num_classes) < 2:
         raise DataError(
             "expected a graph with at least two classes, got fewer or regression targets; give class labels"
@@ -100,10 +106,11 @@ def run(
         "edges": fingerprint(data.edge_index, data.get("edge_weight")),
         "classes": fingerprint(data.y),
         "split": fingerprint(split),
+        **({} if learner_name == "gcn" else {"learner": learner_name}),
     }
     history = History(settings)
     path = None if resume is None else Path(resume)
-    learner = Learner(data, split, schedule, recipe, seed, oracle or truth(data))
+    here = Run(data, split, schedule, recipe, seed, oracle or truth(data), learn)
     with ExitStack() as stack:
         if path is not None:
             # the lock prevents two runs from overwriting each other's answers
@@ -112,22 +119,22 @@ def run(
                 history = History.load(path)
                 history.check_same(settings, path)
                 _check_nodes(history, data, split, path)
-        learner.check_consistent(history, resume, has_oracle=oracle is not None)
+        here.check_consistent(history, resume, has_oracle=oracle is not None)
         shown = progress_bar(f"Labelling by {name}", total=len(schedule.sizes), unit="steps", show=progress)
         advance = stack.enter_context(shown)
         advance(len(history.steps))
         while not history.stopped:
             if len(history.steps) < len(schedule.sizes):
-                history = learner.advance(history, chooser)
+                history = here.advance(history, chooser)
                 advance(1)
-            history = replace(history, stopped=learner.reason_to_stop(history, stop))
+            history = replace(history, stopped=here.reason_to_stop(history, stop))
             if path is not None:
                 history.save(path)
     return history
 
 
 @dataclass(eq=False)
-class Learner:
+class Run:
     """The fixed settings of a run, and the model of the last step."""
 
     data: Data
@@ -136,6 +143,7 @@ class Learner:
     recipe: Recipe
     seed: int
     oracle: Oracle
+    learn: Learner
     fitted: tuple[int, GCN, float] | None = None
 
     def advance(self, history: History, chooser: Strategy) -> History:
@@ -234,10 +242,12 @@ class Learner:
         if self.fitted is None or self.fitted[0] != len(history.steps):
             started = time.perf_counter()
             seen = hide_labels(self.data, history.labelled, history.labels)
-            seed = int(_generator(self.seed, "model", len(history.steps)).integers(2**31 - 1))
-            model, _ = fit_gcn(seen, history.labelled, self.recipe, seed=seed)
+            model, _ = fit_gcn(seen, history.labelled, self.recipe, seed=self._model_seed(history))
             self.fitted = (len(history.steps), model, time.perf_counter() - started)
         return self.fitted[1]
+
+    def _model_seed(self, history: History) -> int:
+        return int(_generator(self.seed, "model", len(history.steps)).integers(2**31 - 1))
 
     def _measured(self, step: Step, history: History, before: GCN | None) -> Step:
         old = None if before is None else predictions(before, self.data)
@@ -255,7 +265,17 @@ class Learner:
             if len(nodes)
         }
         changed = math.nan if old is None else float((old != new).double().mean())
+        found |= self._learnt(history, model)
         return replace(step, **found, changed=changed, training_seconds=self.fitted[2])
+
+    def _learnt(self, history: History, model: GCN) -> dict[str, float]:
+        """What the learner reaches at test and validation nodes."""
+        seen = hide_labels(self.data, history.labelled, history.labels)
+        lesson = Lesson(seen, history.labelled, model, self.recipe, self._model_seed(history))
+        learnt, y = self.learn(lesson), self.data.y.cpu()
+        parts = {"learner_accuracy": self.split.test, "learner_val_accuracy": self.split.val}
+        found = {key: accuracy(learnt.classes[nodes], y[nodes]) for key, nodes in parts.items() if len(nodes)}
+        return {**found, "expected_accuracy": learnt.expected, "left_out_accuracy": learnt.left_out}
 
     def reason_to_stop(self, history: History, rules: Sequence[StoppingRule]) -> str:
         """Why the run ends here; empty if it goes on."""
@@ -277,13 +297,6 @@ def with_explored(schedule: Schedule, explore: float, stop: Sequence[StoppingRul
             f"expected explore to leave labels for the strategy, got {count} of {schedule.last}; lower it"
         )
     return replace(schedule, explored=count)
-
-
-@torch.no_grad()
-def predictions(model: GCN, data: Data) -> Tensor:
-    """The predicted class of every node, (N,)."""
-    field = ReceptiveField.of(model, data, torch.arange(int(data.num_nodes)))
-    return field.logits(list(model.weights)).argmax(dim=1)
 
 
 def check_choice(choice: Choice, scene: Scene) -> None:

@@ -13,12 +13,22 @@ StoppingRule = Callable[[History], str]
 
 def reached(accuracy: float) -> StoppingRule:
     """Stop when the validation accuracy is at least ``accuracy``."""
-    if not 0.0 < accuracy <= 1.0:
-        raise SettingError(f"expected an accuracy above 0 and at most 1, got {accuracy}; change it")
+    _check(accuracy)
 
     def rule(history: History) -> str:
         enough = history.steps[-1].val_accuracy >= accuracy
         return f"validation accuracy of at least {accuracy:g}" if enough else ""
+
+    return rule
+
+
+def expected(accuracy: float) -> StoppingRule:
+    """Stop when ``accuracy`` is expected at unlabelled nodes. This needs no other labels, and promises nothing."""
+    _check(accuracy)
+
+    def rule(history: History) -> str:
+        enough = history.steps[-1].expected_accuracy >= accuracy
+        return f"expected accuracy of at least {accuracy:g}" if enough else ""
 
     return rule
 
@@ -34,3 +44,8 @@ def settled(*, share: float = 0.02, steps: int = 2) -> StoppingRule:
         return f"at most {share:.0%} of predictions changed in {steps} steps" if enough else ""
 
     return rule
+
+
+def _check(accuracy: float) -> None:
+    if not 0.0 < accuracy <= 1.0:
+        raise SettingError(f"expected an accuracy above 0 and at most 1, got {accuracy}; change it")

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from jurygcn.choices import STRATEGIES, Recipe
+from jurygcn.choices import LEARNERS, STRATEGIES, Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv
 from jurygcn.cli.reporting import print_json, shown, visible
@@ -154,6 +154,14 @@ def run_loop(
     count_initial: Annotated[
         bool, typer.Option("--count-initial/--initial-on-top", help="Whether the budget counts the initial labels.")
     ] = True,
+    learner: Annotated[
+        str,
+        typer.Option(
+            "--learner",
+            callback=given.one_of("--learner", LEARNERS),
+            help="What learns from the labels: gcn, or advised (the GCN and regressions on the graph, stacked).",
+        ),
+    ] = "gcn",
     oracle: Annotated[
         str | None,
         typer.Option(
@@ -201,6 +209,7 @@ def run_loop(
         seed=seed,
         count_initial=count_initial,
         recipe=Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout),
+        learner=learner,
         oracle=answers,
         stop=rules,
         resume=None if out is None else out / "history.json",
@@ -297,12 +306,13 @@ def _history_table(history: History, *, title: str) -> Table:
         title=shown(title),
         title_justify="left",
         title_style="bold",
-        caption=shown(f"{counted}; ended by: {history.stopped}"),
+        caption=shown(f"{counted}; ended by: {history.stopped}. {history.outlook}"),
         caption_justify="left",
     )
-    for column in ("labels", "queried", "test accuracy", "predictions changed", "choosing"):
+    for column in ("labels", "queried", "test accuracy", "expected", "predictions changed", "choosing"):
         table.add_column(column, justify="right")
     for step in history.steps:
-        cells = (f"{100 * value:.1f} %" if value == value else "" for value in (step.accuracy, step.changed))
+        shares = (step.learner_accuracy, step.expected_accuracy, step.changed)
+        cells = (f"{100 * value:.1f} %" if value == value else "" for value in shares)
         table.add_row(str(step.labels), str(step.queried), *cells, f"{step.seconds:.2f} s")
     return table

@@ -102,7 +102,7 @@ class Panel:
     """
 
     def __init__(self, data: Data, nodes: Tensor, targets: Tensor, *, dtype: torch.dtype = torch.float64) -> None:
-        self.targets = targets.double().cpu()
+        self.nodes, self.targets = nodes.cpu(), targets.double().cpu()
         similarities, count = Similarities.of(data), len(nodes)
         self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes), dtype)
         self.members = [
@@ -143,6 +143,11 @@ class Panel:
     def columns(self, design: Design) -> Tensor:
         """Similarities of all nodes with the landmarks in one view, (N, l), in the precision of the similarities."""
         return self._located.columns(design.view)
+
+    def answers(self, member: Member) -> Tensor:
+        """The predictions of one regression at all nodes, (N, C)."""
+        coefficients, offset = member.design.coefficients(member.ridge)
+        return self.columns(member.design).double() @ (coefficients @ self.targets) + offset @ self.targets
 
     def unseen(self, design: Design, features: Tensor) -> Tensor:
         """The squared length of what ``features`` of all nodes leave out of their rows, (N,).

@@ -29,7 +29,8 @@ METHODS = (
 )
 STRATEGIES = (
     *("jury-design", "jury", "jury-printed", "jury-ambiguity", "age", "anrmab", "coreset", "coreset-greedy"),
-    *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop", "badge"),
+    *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop"),
+    *("grain-nn", "grain-ball", "diffusal", "badge"),
 )
 LEARNERS = ("gcn", "advised")  # what is learned with the labels of active learning
 COMPARED = ("jury", "split conformal", "mc-dropout", "ensemble", "temperature", "energy", "laplace", "gpn", "sgnn")

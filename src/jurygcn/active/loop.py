@@ -68,9 +68,9 @@ def run(
         count_initial: whether ``budget`` counts the initial labels.
         split: pool, validation and test nodes; by default those of ``paper_split`` with this seed.
         recipe: how the GCN is trained.
-        learner: what is learned with the labels, beside the GCN that strategies see: "advised" is the stacked jury (the
-            GCN and regressions on the graph, weighted by left-out labels); a model is trained anew at every step with
-            the recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of all nodes.
+        learner: what is learned with the labels, beside the GCN that strategies see: "advised" stacks the GCN and
+            regressions on the graph, with weights chosen by left-out labels; a model is trained anew at every step,
+            with the recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of nodes.
         oracle: the function that gives labels; by default it reads ``data.y``.
         stop: rules that can end the run early; see ``reached`` and ``settled``.
         explore: the share of all labels that is drawn at random from the pool before the run. The strategy cannot

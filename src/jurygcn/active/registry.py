@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from jurygcn.active import age, clusters, simple
 from jurygcn.active.design import Design
+from jurygcn.active.diffusal import diffusal
+from jurygcn.active.grain import grain_ball, grain_nn
 from jurygcn.active.scene import Strategy
 from jurygcn.active.sopt import sopt
 from jurygcn.errors import SettingError
@@ -41,6 +43,9 @@ STRATEGIES: dict[str, Entry] = {
     "density": Entry(clusters.density, "its prediction is typical of a cluster of predictions"),
     "pagerank": Entry(simple.pagerank, "random walks visit it often"),
     "featprop": Entry(clusters.featprop, "it represents a cluster of propagated features without a label"),
+    "grain-nn": Entry(grain_nn, "it influences many nodes, far from those already chosen"),
+    "grain-ball": Entry(grain_ball, "it influences many nodes whose surroundings no chosen node reaches"),
+    "diffusal": Entry(diffusal, "uncertain, central under diffusion, and from a cluster with few labels"),
     "badge": Entry(clusters.badge, "its label would change the model much, and differently from the others'"),
 }
 

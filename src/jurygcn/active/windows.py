@@ -51,11 +51,15 @@ class Windows:
     """
 
     def __init__(self, similarities: Similarities) -> None:
-        self._count = similarities.num_nodes
         views = [view for view in similarities.views if view.kind in KINDS]
         given = {view: KINDS[view.kind] / sum(other.kind == view.kind for other in views) for view in views}
         self.shares = {view: share / sum(given.values()) for view, share in given.items()}
-        self._rows = {view: unit_rows(leading_rows(similarities, view, DIRECTIONS).numpy()) for view in views}
+        rows = [unit_rows(leading_rows(similarities, view, DIRECTIONS).numpy()) for view in views]
+        self._rows = np.concatenate(
+            [np.zeros((similarities.num_nodes, 0)), *rows], axis=1
+        )  # of all views, side by side
+        self._gram = self._rows.T @ self._rows
+        self._widths = [part.shape[1] for part in rows]
         self._unlabelled: Window | None = None
 
     @staticmethod
@@ -75,12 +79,11 @@ class Windows:
         return self._unlabelled
 
     def mixed(self, shares: Mapping[View, float]) -> Window:
-        """The window with these shares of the views, reduced to at most 200 dimensions."""
-        parts = [np.sqrt(share) * self._rows[view] for view, share in shares.items() if share > 0]
-        rows = np.concatenate(parts, axis=1) if parts else np.zeros((self._count, 0))
-        if rows.shape[1] > DIMENSIONS:
-            rows = rows @ np.linalg.eigh(rows.T @ rows)[1][:, -DIMENSIONS:]
-        return Window.of(rows)
+        """The window with these shares of the views, on its at most 200 leading directions."""
+        scale = np.repeat(np.sqrt([shares.get(view, 0.0) for view in self.shares]), self._widths)
+        values, vectors = np.linalg.eigh(scale[:, None] * self._gram * scale)
+        values, vectors = values[-DIMENSIONS:], vectors[:, -DIMENSIONS:]
+        return Window(self._rows @ (scale[:, None] * vectors), np.maximum(values, 0.0) / len(self._rows))
 
 
 def unit_rows(rows: Array) -> Array:

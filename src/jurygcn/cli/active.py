@@ -159,7 +159,7 @@ def run_loop(
         typer.Option(
             "--learner",
             callback=given.one_of("--learner", LEARNERS),
-            help="What learns from the labels: gcn, or advised (the GCN and regressions on the graph, stacked).",
+            help="What learns from the labels: gcn, or advised: the GCN and regressions on the graph.",
         ),
     ] = "gcn",
     oracle: Annotated[

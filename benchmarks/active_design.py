@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from harness import options, save, table
 from jurygcn import active
 from jurygcn.active import Design, Scene
+from jurygcn.active.gain import Gain
 from jurygcn.active.windows import Window
 from jurygcn.data import cache_folder
 from jurygcn.graph.similarity import AVERAGES, WALKS, View
@@ -127,6 +128,7 @@ VARIANTS: dict[str, Design] = {
     "all views alike: labels do not choose": Design(evidence=math.inf),
     "averaged features alone": OneKind(),
     "walks alone": Walks(),
+    "expected gain: jury-gain": Gain(),
     "jury-design, initial labels on top": Design(),
 }
 

@@ -28,7 +28,17 @@ METHODS = (
     *("gat", "sgnn", "gpn", "mc-dropout", "ensemble", "temperature", "cagcn", "gats", "energy", "laplace"),
 )
 STRATEGIES = (
-    *("jury-design", "jury", "jury-printed", "jury-ambiguity", "age", "anrmab", "coreset", "coreset-greedy"),
+    *(
+        "jury-design",
+        "jury-gain",
+        "jury",
+        "jury-printed",
+        "jury-ambiguity",
+        "age",
+        "anrmab",
+        "coreset",
+        "coreset-greedy",
+    ),
     *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop"),
     *("grain-nn", "grain-ball", "diffusal", "badge"),
 )

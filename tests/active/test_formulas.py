@@ -15,6 +15,7 @@ from jurygcn import active
 from jurygcn.active import STRATEGIES
 from jurygcn.active.age import EXPERTS, percentile, updated_weights
 from jurygcn.active.design import Design, ridge_for, v_optimal
+from jurygcn.active.gain import fitted
 from jurygcn.active.graph_statistics import GraphStatistics, plain_adjacency
 from jurygcn.active.sopt import GaussianField, Laplacian
 from jurygcn.active.windows import Window, Windows
@@ -22,6 +23,7 @@ from jurygcn.data import Split, synthetic
 from jurygcn.errors import SettingError
 from jurygcn.graph.similarity import Similarities
 from jurygcn.jury import Jury
+from jurygcn.leave_one_out.gains import PanelGains
 from jurygcn.linalg.two_block import TwoBlock
 from jurygcn.settings import LeaveOut
 
@@ -370,3 +372,31 @@ def test_jury_design_looks_where_the_jury_is_undecided(monkeypatch):
         monkeypatch.setattr(Design, "window", lambda *_: Window.of(rows))
         scene.__dict__.update(verdict=SimpleNamespace(ambiguity=ambiguity))
         assert STRATEGIES["jury-design"].choose(scene).nodes.item() in cluster
+
+
+def test_jury_gain_by_brute_force():
+    """Each pick is the node of the design's shortlist with the largest gain, found by fitting every panel again."""
+    data = synthetic(num_nodes=60, num_edges=240, num_features=10, num_classes=3, separation=4.0)
+    labelled, candidates = list(range(12)), list(range(20, 50))
+    scene = scene_on(data, labelled, candidates=candidates, batch=3, trained=True)
+    picks = STRATEGIES["jury-gain"].choose(scene)
+    short = Design()(scene_on(data, labelled, candidates=candidates, batch=9, trained=True)).nodes.tolist()
+
+    def pooled(nodes: list[int], labels: list[int], weights: torch.Tensor | None) -> PanelGains:
+        return fitted(scene, torch.tensor(nodes), torch.tensor(labels), weights)
+
+    nodes, labels = list(labelled), data.y[labelled].tolist()
+    weights = pooled(nodes, labels, None).weights
+    assert weights.any()
+    for pick, score in zip(picks.nodes.tolist(), picks.scores.tolist()):
+        now = torch.softmax(pooled(nodes, labels, weights).scores, dim=1)
+        gains = {}
+        for v in (v for v in short if v not in nodes):
+            after = [
+                torch.softmax(pooled([*nodes, v], [*labels, y], weights).scores, 1).amax(1).sum() for y in range(3)
+            ]
+            gains[v] = float(sum(now[v, y] * (after[y] - now.amax(dim=1).sum()) for y in range(3)))
+        assert pick == max(gains, key=gains.__getitem__)
+        assert score == pytest.approx(gains[pick], abs=1e-6)
+        nodes.append(pick)
+        labels.append(int(now[pick].argmax()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jurygcn.active import age, clusters, simple
 from jurygcn.active.design import Design
 from jurygcn.active.diffusal import diffusal
+from jurygcn.active.gain import Gain
 from jurygcn.active.grain import grain_ball, grain_nn
 from jurygcn.active.scene import Strategy
 from jurygcn.active.sopt import sopt
@@ -23,6 +24,7 @@ class Entry:
 
 STRATEGIES: dict[str, Entry] = {
     "jury-design": Entry(Design(), "its label would remove {score:.1%} of the graph's uncertainty"),
+    "jury-gain": Entry(Gain(), "its label is expected to make {score:.1f} more predictions right"),
     "jury": Entry(simple.jury, "its jackknife interval is wide: {score:.3f} (the paper's uncertainty)"),
     "jury-printed": Entry(
         simple.jury_printed, "its jackknife interval is wide: {score:.3f}, by the formulas as printed"

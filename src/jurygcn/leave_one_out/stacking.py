@@ -90,17 +90,27 @@ def stack_classes(own: Tensor, labels: Tensor, pairs: Pairs) -> Stack:
 
     Shapes: own (K, n, C); labels (n,).
     """
-    z = (own - own.mean(dim=2, keepdim=True)).double()
-    spread = z.square().mean(dim=(1, 2)).sqrt().clamp_min(1e-12)
-    z = z / spread[:, None, None]
+    z, spread = _scaled(own)
     weights = _minimise(z, labels)
-
     if len(labels) > MOST_PAIRS:
         left_out = _one_step(z, labels, weights)
     else:
         blocks = torch.arange(len(labels)).split(max(1, NUMBERS // z.numel()))  # as if all learners had weights
         left_out = torch.cat([_without_each(pairs, labels, weights, spread, some) for some in blocks], dim=1)
     return Stack(weights / spread, left_out / spread[:, None], weights / weights.sum().clamp_min(1e-300))
+
+
+def class_weights(own: Tensor, labels: Tensor) -> Tensor:
+    """The weights of all labels alone, without those of jurors, (K, n, C) -> (K,)."""
+    z, spread = _scaled(own)
+    return _minimise(z, labels) / spread
+
+
+def _scaled(own: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores with a mean of 0 over the classes and a spread of 1, and the spread of each learner, (K,)."""
+    z = (own - own.mean(dim=2, keepdim=True)).double()
+    spread = z.square().mean(dim=(1, 2)).sqrt().clamp_min(1e-12)
+    return z / spread[:, None, None], spread
 
 
 def _minimise(z: Tensor, labels: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from jurygcn.active.grain import LIMIT as GRAIN_LIMIT
 from jurygcn.active.graph_statistics import GraphStatistics
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.sopt import laplacian_of
-from jurygcn.active.windows import Windows
+from jurygcn.active.windows import SHORT, Windows
 from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments import table2
 from jurygcn.experiments.paper import ACTIVE
@@ -72,6 +72,7 @@ def strategies_on(name: str, *, quick: bool) -> tuple[str, ...]:
 
 def stamp(cell: dict[str, Any]) -> str:
     design = repr(active.Design()) if cell["method"] in (OURS, FIRST) else ""
+    design += f" {SHORT}" if cell["method"] == OURS else ""
     return f"2 {recipe_of(cell['dataset'])} {design}"
 
 

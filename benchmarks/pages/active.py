@@ -8,16 +8,66 @@ OURS = "jury-design"
 
 
 def tables(document: Document) -> Tables:
-    """Accuracy on each graph, then what choosing costs."""
+    """Accuracy of the GCN on each graph, of the advised learner, what was expected of it, counts, and costs."""
+    by_learner = {learner: [r for r in document["rows"] if r["learner"] == learner] for learner in ("gcn", "advised")}
     for name in values_of(document["rows"], "dataset"):
-        rows = [row for row in document["rows"] if row["dataset"] == name]
+        rows = [row for row in by_learner["gcn"] if row["dataset"] == name]
         sizes = values_of(rows, "labels")
-        body = [
-            [_strong(strategy), *(_cell(row) for row in rows if row["strategy"] == strategy)]
-            for strategy in values_of(rows, "strategy")
-        ]
-        yield f"active_learning: {name}", markdown(["strategy", *map(str, sizes)], body)
+        body = [_line(rows, strategy) for strategy in values_of(rows, "strategy")]
+        yield f"active_learning: {name}", markdown(["strategy", *map(str, sizes), "splits"], body)
+    yield "active_learning: advised", advised(by_learner["advised"])
+    yield "active_learning: expected", expected(document["expectations"])
+    yield "active_learning: counts", counts(document["claims"])
     yield "active_learning: seconds", seconds(document)
+
+
+def _line(rows: list[Row], strategy: str) -> list[str]:
+    mine = [row for row in rows if row["strategy"] == strategy]
+    return [_strong(strategy), *map(_cell, mine), str(mine[0]["splits"])]
+
+
+def advised(rows: list[Row]) -> str:
+    """The advised learner on all graphs."""
+    body = []
+    for name in values_of(rows, "dataset"):
+        here = [row for row in rows if row["dataset"] == name]
+        body += [[named(name), *_line(here, strategy)] for strategy in values_of(here, "strategy")]
+    return markdown(["graph", "strategy", "20 (10)", "40 (20)", "60 (30)", "80 (40)", "100 (50)", "splits"], body)
+
+
+def expected(rows: list[Row]) -> str:
+    """How far what is expected of the advised learner is from its test accuracy."""
+    body = []
+    for row in rows:
+        pairs = [row[key] for key in ("expected_accuracy", "left_out_accuracy")]
+        found = [text for pair in pairs for text in (f"{pair['error']:.1f}", f"{pair['bias']:+.1f}")]
+        body.append([named(row["dataset"]), row["strategy"], *found])
+    return markdown(["graph", "strategy", "expected: error", "bias", "left-out labels: error", "bias"], body)
+
+
+def counts(claims: Row) -> str:
+    """In how many cells jury-design is first or differs significantly."""
+    body = []
+    for words, found in claims.items():
+        worse = "; ".join(f"{s} ({named(name)}, {labels})" for name, labels, s in found["significantly_worse_than"])
+        better = ", ".join(f"{s} {count}" for s, count in found["significantly_better_than"].items() if count)
+        body.append([words, str(found["cells"]), str(found["first"]), better or "none", worse or "none"])
+    return markdown(["graphs, learner", "cells", "first", "better than, in cells", "worse than"], body)
+
+
+def protocols(document: Document) -> Tables:
+    """DiffusAL's and RIM's protocols, beside their numbers."""
+    for protocol in ("diffusal", "noise"):
+        rows = [row for row in document["rows"] if row["protocol"] == protocol]
+        body = []
+        for row in (r for r in rows if r["learner"] == "gcn"):
+            same = [r for r in rows if all(r[k] == row[k] for k in ("dataset", "strategy", "labels"))]
+            found = [f"{r['mean']:.1f} ± {r['sd']:.1f}" for r in same]
+            where = [named(row["dataset"]), _strong(row["strategy"]), str(row["labels"])]
+            body.append([*where, *found, f"{row['published']:.1f}", str(row["seeds"])])
+        theirs = "DiffusAL" if protocol == "diffusal" else "RIM"
+        head = ["graph", "strategy", "labels", "GCN", "advised", "by validation", theirs, "seeds"]
+        yield f"active_protocols: {protocol}", markdown(head, body)
 
 
 def _strong(strategy: str) -> str:

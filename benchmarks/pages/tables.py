@@ -250,6 +250,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "real_models": real_models,
     "real_models_agreement": real_models_agreement,
     "active_learning": active.tables,
+    "active_protocols": active.protocols,
     "active_design": active.ablation,
     "labelling": labelling.tables,
     "semi_supervised": learning.tables,

@@ -260,6 +260,12 @@ def naive_views(data: Data) -> dict[tuple[str, int], np.ndarray]:
     return views
 
 
+def naive_unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of length 1, except those shorter than half the root mean square."""
+    usual = math.sqrt(sum(float(row @ row) for row in rows) / len(rows))
+    return np.array([row / max(math.sqrt(float(row @ row)), usual / 2) for row in rows])
+
+
 def naive_skill(rows: np.ndarray, y: np.ndarray, classes: int) -> float:
     """The share of the labels' variance that regressions on the other labels predict; the better of two penalties."""
     Y = np.eye(classes)[y]
@@ -299,8 +305,8 @@ def test_jury_design_by_its_formula(labels):
         weights = [(1 - share) + share * float(a) for a in verdict.verdict(advice=None).ambiguity]
     K = np.zeros((60, 60))
     for view, rows in views.items():
-        cosine = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        K += shares[view] * cosine @ cosine.T
+        unit = naive_unit(rows)
+        K += shares[view] * unit @ unit.T
     ridge = ridge_for(np.linalg.eigvalsh(K / 60).clip(0), 3 * 3) * (labels + 4)
 
     def variance(known: list[int]) -> float:
@@ -325,7 +331,7 @@ def test_a_window_is_the_sum_of_its_similarities():
         share = 0.5 / (6 if view[0] == "averages" else 4)
         left, singular, _ = np.linalg.svd(rows)
         few = left[:, :100] * np.append(singular, np.zeros(300))[:100] if rows.shape[1] > 100 else rows
-        few = few / np.linalg.norm(few, axis=1, keepdims=True)
+        few = naive_unit(few)
         K += share * few @ few.T
     found = windows.unlabelled
     values, vectors = np.linalg.eigh(K)

@@ -23,7 +23,7 @@ from jurygcn.leave_one_out.panel import Panel
 DIRECTIONS = 100  # leading directions of each view
 # Rows shorter than this share of the usual length are not stretched to length 1: what they have in common with others
 # is in directions that were left out.
-SHORT = 0.1
+SHORT = 0.5
 KINDS = {AVERAGES: 0.5, WALKS: 0.5}  # the share of each kind of view without labels
 
 
@@ -87,7 +87,7 @@ class Windows:
 
 
 def unit_rows(rows: Array) -> Array:
-    """Rows scaled to length 1; very short ones stay shorter."""
+    """Rows scaled to length 1; those shorter than half the usual length are scaled as if they had it."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     usual = float(np.sqrt(np.mean(length**2)))
     return np.asarray(rows / np.maximum(length, SHORT * usual)) if usual > 0 else rows

@@ -233,7 +233,7 @@ class Jury:
             counter = counter_of(here, asked, advice, here._advice)
             counts = counter.count_all(parallel=here.run.parallel, resume=resume, advance=advance)
             found = assemble(counter, counts, grounds_of(here, question, advice if counter.advice else None))
-            return with_full(here, counter, counts, found) if full or interval == "full" else found
+        return with_full(here, counter, counts, found) if full or interval == "full" else found
 
     def advice(self, diffusion: int | str = "auto") -> Advice:
         """The members of the stacked jury and their weights, chosen once for each number of averages."""

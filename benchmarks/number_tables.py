@@ -1,4 +1,4 @@
-"""Write the tables and the picture of README.md and of three pages of docs/ from benchmarks/results/.
+"""Write the tables and the picture of README.md and of pages of docs/ from benchmarks/results/.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` and is made here. The text around it is written by
 hand. The name is not numbers.py because scripts of this folder would then find it in place of Python's own module.
@@ -18,7 +18,12 @@ from pages.tables import all_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = re.compile(r"<!-- table: (?P<name>[^>]+?) -->\n.*?<!-- end -->", flags=re.DOTALL)
-PAGES = ("README.md", "docs/results.md", "docs/reliability.md", "docs/validation.md")
+PAGES = (
+    "README.md",
+    "docs/reliability.md",
+    "docs/validation.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "results").glob("*.md")),
+)
 
 
 def renewed(root: Path, found: Documents) -> dict[Path, str]:

@@ -1,4 +1,4 @@
-"""The tables in README.md, docs/results.md and docs/reliability.md show what the benchmarks measured."""
+"""The tables in README.md, docs/results/ and docs/reliability.md show what the benchmarks measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "number_tables.py"
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results/label_sets.md")
 OTHERS = ("docs/reliability.md", "docs/validation.md", "docs/figures/headline.png")
 
 
@@ -37,9 +37,10 @@ def script() -> ModuleType:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Pages, picture, scripts and results, to be spoilt."""
-    for name in (*PAGES, *OTHERS):
+    for name in (PAGES[0], *OTHERS):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "docs" / "results", tmp_path / "docs" / "results")
     shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
@@ -85,7 +86,7 @@ def test_the_same_results_give_the_same_pages(script: ModuleType, copy: Path):
 
 
 def test_text_between_tables_stays(script: ModuleType, copy: Path):
-    path = copy / "docs/results.md"
+    path = copy / "docs/results/label_sets.md"
     text = path.read_text(encoding="utf-8").replace("## Label sets\n", "## Label sets\n\nA sentence by hand.\n")
     path.write_text(text, encoding="utf-8")
     assert script.main(["--check"], copy) == 0
@@ -100,7 +101,7 @@ def test_a_table_without_a_result_is_named(script: ModuleType, copy: Path):
 
 
 def test_a_table_without_a_place_or_with_two_is_named(script: ModuleType, copy: Path):
-    path = copy / "docs/results.md"
+    path = copy / "docs/results/labelling.md"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("<!-- table: bandits -->", "<!-- table: fidelity -->"), encoding="utf-8")
     with pytest.raises(SystemExit, match=r"bandits, fidelity\.$"):
@@ -113,7 +114,7 @@ def test_a_new_row_appears(script: ModuleType, copy: Path):
     document["rows"][0] |= {"model": "Another", "graph": "digits", "accuracy": 0.75, "gradient": 1e-4}
     path.write_text(json.dumps(document), encoding="utf-8")
     assert script.main([], copy) == 0
-    assert "| Another, digits | 0.750 | 1.0e-04 |" in (copy / "docs/results.md").read_text(encoding="utf-8")
+    assert "| Another, digits | 0.750 | 1.0e-04 |" in (copy / "docs/results/jurors.md").read_text(encoding="utf-8")
 
 
 def test_no_script_hides_a_module_of_python():

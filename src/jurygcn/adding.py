@@ -20,11 +20,13 @@ from jurygcn.data.heterogeneous import layout_of
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.added import AddedLabels
 from jurygcn.leave_one_out.added_panel import AddedToPanel
+from jurygcn.progress import progress_bar
 from jurygcn.verdict import Verdict
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
+WORDS = "Adding labels"  # of the progress bar
 KERNEL_SHARE = 4  # one part in so many of the memory is for the kernels of some nodes
 
 
@@ -39,7 +41,8 @@ def with_full(jury: Jury, counter: ExactCounter | FirstOrderCounter, counts: Cou
     bags = _bags(jury, counter, counts, asked.nodes[places])
     if not asked.classify:
         outputs = verdict.outputs if counter.advice is None else verdict.jury_outputs
-        ends = full_intervals(bags, asked.nodes[places], outputs[places], memory=memory)
+        with progress_bar(WORDS, total=len(places), unit="nodes", show=jury.run.progress) as advance:
+            ends = full_intervals(bags, asked.nodes[places], outputs[places], memory=memory, advance=advance)
         lower, upper = verdict.lower.clone(), verdict.upper.clone()
         lower[places], upper[places] = (end.to(lower) for end in ends)
         return replace(verdict, lower=lower, upper=upper)
@@ -47,7 +50,9 @@ def with_full(jury: Jury, counter: ExactCounter | FirstOrderCounter, counts: Cou
     if scored is None:
         scored = counter.averaged_outputs(counts.best_average)
     assert scored is not None
-    found = count_full(bags, asked.nodes[places], scored[places], groups=asked.groups, memory=memory)
+    nodes, scored = asked.nodes[places], scored[places]
+    with progress_bar(WORDS, total=len(places), unit="nodes", show=jury.run.progress) as advance:
+        found = count_full(bags, nodes, scored, groups=asked.groups, memory=memory, advance=advance)
     parts = {None: found.counts, "class": found.by_class, "group": found.by_group}
     tallies = dict(verdict.tallies)
     for by, part in parts.items():

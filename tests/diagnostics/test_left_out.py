@@ -282,6 +282,32 @@ def test_bias_only_where_it_pays() -> None:
     assert with_bias.log_loss[1] < with_bias.log_loss[0] - 0.3
 
 
+def test_temperature_agrees_with_the_share_that_is_predicted_right() -> None:
+    """A few labels that are surely wrong raise the temperature of smallest log loss far beyond what the others say."""
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(60, 3, generator=generator, dtype=torch.float64) * 3
+    y = torch.distributions.Categorical(logits=z).sample()
+    wild = z.clone()
+    wild[:6] *= 8
+    y[:6] = wild[:6].argmin(dim=1)
+    outputs = torch.randn(2000, 3, generator=generator, dtype=torch.float64) * 3
+    found = LeftOut(torch.arange(60), y, torch.softmax(wild, dim=1))
+    free, held = calibration_of(found), calibration_of(found, outputs)
+    share = float((wild.argmax(dim=1) == y).double().mean())
+    error = 0.5 * (share * (1 - share) / 60) ** 0.5
+
+    def confidence(temperature: float) -> float:
+        return float(torch.softmax(outputs / temperature + held.bias, dim=1).max(dim=1).values.mean())
+
+    assert not free.moved
+    assert held.moved
+    assert "nearest" in held.words
+    assert confidence(free.temperature) < share - 2 * error
+    assert confidence(held.temperature) == pytest.approx(share - error, abs=0.005)
+    calm = LeftOut(torch.arange(60), y, torch.softmax(outputs[:60] / held.temperature, dim=1))
+    assert calibration_of(calm).temperature == calibration_of(calm, outputs[:0]).temperature
+
+
 def test_wrapper_scales_the_users_model_and_keeps_its_state() -> None:
     data = graph()
     model = model_of(data)
@@ -297,7 +323,11 @@ def test_wrapper_scales_the_users_model_and_keeps_its_state() -> None:
     other.load_state_dict(wrapped.state_dict())
     torch.testing.assert_close(other(data.x, data.edge_index), expected)
     before, after = wrapped.calibration.log_loss
-    assert after <= before + 1e-12
+    assert after <= before + 1e-12 or wrapped.calibration.moved
+    left = jury.left_out()
+    share = float((left.probabilities.argmax(dim=1) == left.labels).double().mean())
+    others = torch.softmax(expected, dim=1).max(dim=1).values[[u for u in range(len(z)) if u not in NODES.tolist()]]
+    assert abs(float(others.mean().detach()) - share) < 0.5 / (2 * len(NODES) ** 0.5)  # half the largest standard error
     heard = CalibratedModel(model, 2.0, torch.zeros(3), node_type="paper").calibrated({"paper": z, "author": z})
     torch.testing.assert_close(heard["paper"], z / 2)
     assert heard["author"] is z

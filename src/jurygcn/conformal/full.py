@@ -16,7 +16,7 @@ the joint Newton step (leave out i, add u) is taken around them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +73,15 @@ class Bags:
     share: Tensor
 
 
-def count_full(bags: Bags, nodes: Tensor, outputs: Tensor, *, groups: Tensor | None, memory: float) -> FullCounts:
+def count_full(
+    bags: Bags,
+    nodes: Tensor,
+    outputs: Tensor,
+    *,
+    groups: Tensor | None,
+    memory: float,
+    advance: Callable[[int], None],
+) -> FullCounts:
     """Count the scores of all bags of ``nodes``.
 
     Args:
@@ -82,6 +90,7 @@ def count_full(bags: Bags, nodes: Tensor, outputs: Tensor, *, groups: Tensor | N
         outputs: the predictions that score them, (m, C).
         groups: the group of every node of the graph, (N,), if there are any.
         memory: bytes for the kernels of some nodes at a time.
+        advance: called with the number of nodes that were counted.
     """
     asked, C = bags.asked, outputs.shape[1]
     score = SCORES[asked.question.nonconformity]
@@ -103,6 +112,7 @@ def count_full(bags: Bags, nodes: Tensor, outputs: Tensor, *, groups: Tensor | N
             if groups is not None:
                 same = groups[nodes[rows]][:, None] == groups[asked.own_nodes][None, :]
                 found["by_group"][rows] = (within & same.unsqueeze(1)).sum(dim=2, dtype=torch.int32)
+            advance(len(rows))
     if groups is None:
         del found["by_group"]
     return FullCounts(**found)

@@ -11,6 +11,8 @@ The idea is that of the ridge regression confidence machine (Nouretdinov, Mellui
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,9 @@ from jurygcn.conformal.intervals import LowerTail
 from jurygcn.leave_one_out.added import Kernels
 
 
-def full_intervals(bags: Bags, nodes: Tensor, outputs: Tensor, *, memory: float) -> tuple[Tensor, Tensor]:
+def full_intervals(
+    bags: Bags, nodes: Tensor, outputs: Tensor, *, memory: float, advance: Callable[[int], None]
+) -> tuple[Tensor, Tensor]:
     """Lower and upper ends for nodes without a label, (m,) each; infinite with fewer than 1/alpha - 1 jurors.
 
     Shapes: nodes (m,), outputs (m, 1) the predictions that score them.
@@ -35,6 +39,7 @@ def full_intervals(bags: Bags, nodes: Tensor, outputs: Tensor, *, memory: float)
             tail = LowerTail(asked.question.alpha, n, exact=True)
             tail.add(values)
             out[places] = sign * tail.quantile(voters)
+        advance(len(places))
     return lower, upper
 
 

@@ -73,7 +73,7 @@ class LeaveOneOutPredictions:
 
 def predictions_at(engine: Engine, nodes: Tensor) -> Tensor:
     """The trained model's predictions at ``nodes``, in the form of one vote, (m, C, 1)."""
-    return LeaveOneOutPredictions(engine, engine.theta[None], nodes).of_parameters(engine.theta[None])
+    return engine.loss.predict(engine.outputs_at(nodes)).unsqueeze(2)
 
 
 def parse_memory(memory: str) -> float:

@@ -26,6 +26,10 @@ UNBATCHED = (RuntimeError, Warning)
 class Differentiable(Protocol):
     """A model on a graph as a function of its flat parameters."""
 
+    @property
+    def theta(self) -> Tensor:
+        """The trained parameters, (P,)."""
+
     def node_losses(self, theta: Tensor) -> Tensor:
         """The losses of the training nodes, (n,)."""
 
@@ -106,3 +110,19 @@ def _columns(function: Callable[[Tensor], Tensor], block: Tensor) -> Tensor:
     with in_use:  # the function calls jvp
         out: Tensor = vmap(function, in_dims=1, out_dims=1, chunk_size=CHUNK)(block)
     return out.detach()
+
+
+class AutodiffHessian:
+    """The exact Hessian of the mean loss."""
+
+    def __init__(self, model: Differentiable) -> None:
+        self.model = model
+
+    def product(self, block: Tensor) -> Tensor:
+        """(P, k) -> (P, k)."""
+        return hessian_product(self.model, self.model.theta, block)
+
+    def matrix(self) -> Tensor:
+        """(P, P)."""
+        theta = self.model.theta
+        return self.product(torch.eye(len(theta), dtype=theta.dtype, device=theta.device))

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from jurygcn.derivatives.slopes import factors_of
+
 if TYPE_CHECKING:
     from jurygcn.derivatives.lifted import LiftedJacobian, LiftedWeight
-
-# Slopes are of lower rank where the rest of them has less than this share of their sum of squares.
-NEGLIGIBLE = 1e-13
 
 # Nodes that are worked on at once, numbers in their largest array, and columns of a block of the matrix. They affect
 # speed and memory, not the result.
@@ -65,9 +64,9 @@ class Factored:
         self.groups: list[Group] = []
         rest, others = [jacobian.rest.to(dtype)], [jacobian.others]
         for weights in _alike(jacobian.lifted):
-            basis = _common_rows(weights[0].slopes)
-            if basis.shape[1] < C - 1:
-                self.groups.append(_group(weights, basis, dtype))
+            factors = factors_of(weights[0].slopes, most=C - 2)
+            if factors is not None:
+                self.groups.append(_group(weights, *factors, dtype))
             else:
                 rest += [w.dense().to(dtype) for w in weights]
                 others += [torch.arange(w.span.start, w.span.stop, device=jacobian.others.device) for w in weights]
@@ -207,28 +206,17 @@ def _alike(weights: list[LiftedWeight]) -> list[list[LiftedWeight]]:
     return groups
 
 
-def _common_rows(slopes: Tensor) -> Tensor:
-    """An orthonormal basis of the rows of every unit's slopes: (R, h, C) -> (h, rho, C)."""
-    by_unit = slopes.transpose(0, 1).double()
-    values, vectors = torch.linalg.eigh(by_unit.mT @ by_unit)  # ascending
-    needed = values > NEGLIGIBLE * values[:, -1:]
-    rho = max(1, int(needed.sum(dim=1).max()))
-    basis: Tensor = vectors[:, :, -rho:].mT
-    return basis
-
-
-def _group(weights: list[LiftedWeight], basis: Tensor, dtype: torch.dtype) -> Group:
-    """T of all weights with the same slopes."""
-    (h, rho, _), n = basis.shape, len(weights[0].starts) - 1
-    slopes = weights[0].slopes
-    A = torch.einsum("rqc,qac->raq", slopes, basis.to(slopes)).to(dtype)  # (R, rho, h)
+def _group(weights: list[LiftedWeight], A: Tensor, B: Tensor, dtype: torch.dtype) -> Group:
+    """T of all weights with the same slopes. Shapes: A (R, h, rho), B (h, C, rho)."""
+    (h, _, rho), n = B.shape, len(weights[0].starts) - 1
+    A = A.transpose(1, 2).to(dtype)  # (R, rho, h)
     given = torch.cat([_constant_rows(w).to(dtype) for w in weights], dim=1)  # (R, F)
     T = torch.empty(n, rho * h, given.shape[1], dtype=dtype, device=given.device)
     bounds = weights[0].starts.tolist()
     for i in range(n):
         rows = slice(bounds[i], bounds[i + 1])
         torch.mm(A[rows].flatten(1).T, given[rows], out=T[i])
-    return Group(weights, T.view(n, rho, h, -1).transpose(0, 1).contiguous(), basis.to(dtype))
+    return Group(weights, T.view(n, rho, h, -1).transpose(0, 1).contiguous(), B.mT.to(dtype))
 
 
 def _constant_rows(weight: LiftedWeight) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
 from jurygcn.derivatives.jacobian import DenseJacobian, HeldJacobian, grams_by_rows
+from jurygcn.derivatives.slopes import factors_of, gram_of_factors
 
 # numbers in a temporary array, at most
 TEMPORARY = 40_000_000
@@ -143,6 +144,12 @@ class LiftedWeight:
         rows = products_of_rows(self.constants).to(self.slopes)
         V = len(rows)
         out = torch.empty(n, C, n, C, dtype=self.slopes.dtype, device=self.slopes.device)
+        factors = factors_of(self.slopes, most=C // 2)
+        if factors is not None:
+            A, B = factors
+            nodes = [(self.places[a:b], A[a:b]) for a, b in pairwise(self.starts.tolist())]
+            width = h * B.shape[2] * max(V, B.shape[2] * n)
+            return gram_of_factors(rows, nodes, B, at_once=max(1, min(TEMPORARY // width, -(-n // PARTS))), out=out)
         at_once = min(TEMPORARY // max(1, C * h * V), -(-n // PARTS))
         for some in torch.arange(n, device=self.slopes.device).split(max(1, at_once)):
             first, last = int(some[0]), int(some[-1]) + 1

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from jurygcn.engine.generic import GenericEngine
 
 FEW, MOST = 32, 20_000_000  # neighbourhoods that are copied to test locality, and numbers in their features
-CACHED = ("train_outputs", "_train_graph", "_stream", "_inputs", "_probes")
+
+# What an engine computes once from its graph and its parameters; an engine with others computes it again.
+OF_GRAPH = ("trained_outputs", "train_outputs", "_train_graph", "_inputs", "probed", "_probes", "_stream", "_casts")
 
 
 def elsewhere(engine: GenericEngine, data: Data, nodes: Tensor, targets: Tensor, theta: Tensor | None) -> GenericEngine:
     """The engine on another graph with other training nodes, and with the parameters ``theta`` if given."""
     part = copy.copy(engine)
-    part._clear_cached(*CACHED)
+    part._clear_cached(*OF_GRAPH)
     part.data, part.train_nodes, part.targets = check_graph(data), nodes, targets
     if theta is not None:
         part.model = independent_copy(engine.model)

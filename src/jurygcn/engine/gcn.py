@@ -138,6 +138,12 @@ class GCNEngine(GenericEngine):
         """All models of a batch by one dense and one sparse product per layer."""
         return StackedPredictor(self, nodes, dtype)
 
+    def outputs_at(self, nodes: Tensor) -> Tensor:
+        """Logits at the trained parameters in the caller's precision, on the nodes' receptive field."""
+        theta = self.theta.to(self.source_dtype)
+        with torch.no_grad():
+            return self.predictor(nodes, self.source_dtype).outputs(theta[None])[:, :, 0]
+
     def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
         """Derivatives of the logits along directions, in one forward sweep."""
         field = ReceptiveField.of(self._gcn, self.data, nodes, dtype=directions.dtype)

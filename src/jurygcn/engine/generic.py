@@ -17,10 +17,10 @@ from jurygcn.data import check_graph, check_nodes, check_targets, known_classes,
 from jurygcn.data.heterogeneous import as_given, layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
 from jurygcn.engine.acceptance import check_outputs
-from jurygcn.engine.elsewhere import elsewhere, separable
+from jurygcn.engine.elsewhere import OF_GRAPH, elsewhere, separable
 from jurygcn.engine.expected import EgoDerivatives, Expected, NotSeparable, random_in_training
 from jurygcn.engine.protocol import Predictor, SecondDerivative
-from jurygcn.engine.refusals import check_layers
+from jurygcn.engine.refusals import check_devices, check_layers
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
@@ -70,7 +70,7 @@ class GenericEngine:
             raise ModelError(f"expected a trained torch.nn.Module, got {type(model).__name__}; pass the model itself")
         check_initialised(model)
         check_layers(model)
-        _check_devices(model, data)
+        check_devices(model, data)
         self.model = independent_copy(model).to(dtype).eval()
         self.source_dtype = vote_dtype(model)
         self.forward = forward
@@ -97,7 +97,7 @@ class GenericEngine:
     def on(self, terms: Tensor) -> GenericEngine:
         """The same objective over some of the training nodes (positions in ``train_nodes``)."""
         part = copy.copy(self)
-        part._clear_cached("train_outputs", "_train_graph", "_stream")
+        part._clear_cached("train_outputs", "_train_graph", "_stream", "_casts")
         part.train_nodes, part.targets = self.train_nodes[terms], self.targets[terms]
         return part
 
@@ -108,15 +108,21 @@ class GenericEngine:
         return part
 
     def cast(self, dtype: torch.dtype) -> GenericEngine:
-        """The same objective in another precision."""
+        """The same objective in another precision, made once."""
         if dtype == self.dtype:
             return self
-        part = copy.copy(self)
-        part._clear_cached("train_outputs", "_train_graph", "_inputs", "_probes", "_stream")
-        part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
-        part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
-        part.decay = self.decay.to(dtype)
-        return part
+        if dtype not in self._casts:
+            part = copy.copy(self)
+            part._clear_cached(*OF_GRAPH)
+            part.dtype, part.model = dtype, independent_copy(self.model).to(dtype)
+            part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}
+            part.decay = self.decay.to(dtype)
+            self._casts[dtype] = part
+        return self._casts[dtype]
+
+    @cached_property
+    def _casts(self) -> dict[torch.dtype, GenericEngine]:
+        return {}
 
     def elsewhere(self, data: Data, nodes: Tensor, targets: Tensor, theta: Tensor | None = None) -> GenericEngine:
         """The model on another graph with other training nodes, and with the parameters ``theta`` if given."""
@@ -168,14 +174,19 @@ class GenericEngine:
         return True
 
     @cached_property
-    def _probes(self) -> list[tuple[Tensor, Tensor]]:
-        """The trained and some random parameters, each with its outputs on the whole graph."""
+    def probed(self) -> list[Tensor]:
+        """The trained and some random parameters, at which a way to compute outputs is compared with the model's."""
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(PROBES, self.num_parameters, generator=generator, dtype=torch.float64)
         scale = float(self.theta.double().square().mean().sqrt()) or 1.0
-        thetas = [self.theta, *(self.theta + scale * noise.to(self.theta))]
+        return [self.theta, *(self.theta + scale * noise.to(self.theta))]
+
+    @cached_property
+    def _probes(self) -> list[tuple[Tensor, Tensor]]:
+        """The trained and some random parameters, each with its outputs on the whole graph."""
         with torch.no_grad():
-            return [(theta, self.outputs(theta)) for theta in thetas]
+            others = [(theta, self.outputs(theta)) for theta in self.probed[1:]]
+        return [(self.probed[0], self.trained_outputs), *others]
 
     # --- theta -----------------------------------------------------------------------------------------
 
@@ -213,10 +224,15 @@ class GenericEngine:
         return ordinary(self.data, dtype=self.dtype)
 
     @cached_property
+    def trained_outputs(self) -> Tensor:
+        """Logits of all nodes at the trained parameters, (N, C)."""
+        with torch.no_grad():
+            return self.outputs(self.theta)
+
+    @cached_property
     def train_outputs(self) -> Tensor:
         """Logits of the training nodes at the trained parameters, (n, C)."""
-        with torch.no_grad():
-            return self.outputs(self.theta, self.train_nodes)
+        return self.trained_outputs[self.train_nodes]
 
     # --- functions of theta ----------------------------------------------------------------------------
 
@@ -301,7 +317,7 @@ class GenericEngine:
 
     def hessian(self) -> SecondDerivative:
         """The exact Hessian by automatic differentiation."""
-        return AutodiffHessian(self)
+        return autodiff.AutodiffHessian(self)
 
     def theorem_1(self) -> ClosedForm:
         """Raises SettingError: there is no closed form for this model."""
@@ -313,6 +329,10 @@ class GenericEngine:
     def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
         """Forward passes of many models at once, by ``vmap``."""
         return LiftedPredictor(self, nodes, dtype)
+
+    def outputs_at(self, nodes: Tensor) -> Tensor:
+        """Logits at the trained parameters in the caller's precision, from one pass for all nodes."""
+        return self.cast(self.source_dtype).trained_outputs[nodes]
 
     def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
         """Derivatives of the outputs along directions, by forward-mode differentiation."""
@@ -351,32 +371,6 @@ class GenericEngine:
             raise ModelError(
                 f"expected one model output per target ({self.targets.shape[1]}), got {width}; change the last layer"
             )
-
-
-class AutodiffHessian:
-    """The exact Hessian of the mean loss."""
-
-    def __init__(self, engine: GenericEngine) -> None:
-        self.engine = engine
-
-    def product(self, block: Tensor) -> Tensor:
-        """(P, k) -> (P, k)."""
-        return autodiff.hessian_product(self.engine, self.engine.theta, block)
-
-    def matrix(self) -> Tensor:
-        """(P, P)."""
-        theta = self.engine.theta
-        return self.product(torch.eye(len(theta), dtype=theta.dtype, device=theta.device))
-
-
-def _check_devices(model: nn.Module, data: Data) -> None:
-    """Raise ModelError if model and graph are on different devices."""
-    places = sorted({str(p.device) for p in model.parameters()} | {str(data.x.device)})
-    if len(places) > 1:
-        raise ModelError(
-            f"expected model and graph on one device, got {' and '.join(places)}; use model.to(device) and "
-            "data.to(device)"
-        )
 
 
 def vote_dtype(model: nn.Module) -> torch.dtype:

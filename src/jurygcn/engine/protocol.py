@@ -156,6 +156,9 @@ class Engine(Protocol):
     def predictor(self, nodes: Tensor, dtype: torch.dtype) -> Predictor:
         """Outputs of many parameter vectors at ``nodes``."""
 
+    def outputs_at(self, nodes: Tensor) -> Tensor:
+        """Logits at the trained parameters in the caller's precision, (m, C)."""
+
     def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
         """Derivatives of the outputs at ``nodes`` along directions (k, P), in the directions' precision."""
 

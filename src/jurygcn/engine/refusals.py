@@ -55,3 +55,13 @@ def words_of_call(data: Data, forward: Forward | None) -> str:
     if forward is not None:
         return "forward(model, data)"
     return "model(data.x, data.edge_index)" if layout_of(data) is None else "model(data.x_dict, data.edge_index_dict)"
+
+
+def check_devices(model: nn.Module, data: Data) -> None:
+    """Raise ModelError if model and graph are on different devices."""
+    places = sorted({str(p.device) for p in model.parameters()} | {str(data.x.device)})
+    if len(places) > 1:
+        raise ModelError(
+            f"expected model and graph on one device, got {' and '.join(places)}; use model.to(device) and "
+            "data.to(device)"
+        )

@@ -81,7 +81,7 @@ class LiftedPredictor:
         if engine.forward is not None:
             return []
         runs = []
-        for theta, _ in engine._probes[:2]:
+        for theta in engine.probed[:2]:
             moved = {n: v.detach().requires_grad_() for n, v in engine.unflatten(theta).items()}
             with in_use, torch.enable_grad(), Uses(moved) as uses:
                 engine.called(moved, self.graph)
@@ -99,7 +99,7 @@ class LiftedPredictor:
         engine = self.engine
         if engine.forward is not None or has_values(self.graph):
             return None
-        some = torch.stack([theta for theta, _ in engine._probes])
+        some = torch.stack(engine.probed)
         try:
             graph = with_sparse_adjacency(self.graph)
             plain, fused = self._batched(some, self.graph), self._batched(some, graph, strict=True)

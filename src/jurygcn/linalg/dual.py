@@ -164,7 +164,7 @@ class PreparedDual(Prepared):
         return Solution(value, residual, 1, Dual.name, residual < self.tolerance)
 
     def _leave_dual(self, columns: Tensor, half: Tensor, dtype: torch.dtype) -> Tensor:
-        """d⁻¹ Uᵀ c for each column c, given Lᵀ c, in ``dtype`` where that is exact enough, else in the operator's precision.
+        """d⁻¹ Uᵀ c for each column c, given Lᵀ c, in ``dtype`` where that is exact enough, else in full precision.
 
         If terms are nearly equal, large entries of c cancel in Uᵀ c. Its squared length in the norm of d⁻¹, cᵀ K c, is
         then much smaller than |c|² tr K.

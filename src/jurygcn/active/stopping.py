@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jurygcn.active.history import History
+from jurygcn.active.history import History, Step
 from jurygcn.errors import SettingError
 
 # takes the history and returns the reason to stop, or an empty text to continue
@@ -13,24 +13,12 @@ StoppingRule = Callable[[History], str]
 
 def reached(accuracy: float) -> StoppingRule:
     """Stop when the validation accuracy is at least ``accuracy``."""
-    _check(accuracy)
-
-    def rule(history: History) -> str:
-        enough = history.steps[-1].val_accuracy >= accuracy
-        return f"validation accuracy of at least {accuracy:g}" if enough else ""
-
-    return rule
+    return _at_least(accuracy, "validation", lambda step: step.val_accuracy)
 
 
 def expected(accuracy: float) -> StoppingRule:
     """Stop when ``accuracy`` is expected at unlabelled nodes. This needs no other labels, and promises nothing."""
-    _check(accuracy)
-
-    def rule(history: History) -> str:
-        enough = history.steps[-1].expected_accuracy >= accuracy
-        return f"expected accuracy of at least {accuracy:g}" if enough else ""
-
-    return rule
+    return _at_least(accuracy, "expected", lambda step: step.expected_accuracy)
 
 
 def settled(*, share: float = 0.02, steps: int = 2) -> StoppingRule:
@@ -46,6 +34,11 @@ def settled(*, share: float = 0.02, steps: int = 2) -> StoppingRule:
     return rule
 
 
-def _check(accuracy: float) -> None:
+def _at_least(accuracy: float, kind: str, of: Callable[[Step], float]) -> StoppingRule:
     if not 0.0 < accuracy <= 1.0:
         raise SettingError(f"expected an accuracy above 0 and at most 1, got {accuracy}; change it")
+
+    def rule(history: History) -> str:
+        return f"{kind} accuracy of at least {accuracy:g}" if of(history.steps[-1]) >= accuracy else ""
+
+    return rule

@@ -71,9 +71,7 @@ def has_stacked_jury(jury: Jury) -> bool:
 def _stacked(jury: Jury) -> Tensor:
     """Stacked predictions of the left-out nodes, with the weights that the other labels choose, (n, C)."""
     if not has_stacked_jury(jury):
-        raise SettingError(
-            "expected exact votes for the stacked jury, got linearised jurors; use of='model'"
-        )
+        raise SettingError("expected exact votes for the stacked jury, got linearised jurors; use of='model'")
     advice, nodes = jury.advice(), jury.engine.train_nodes[jury.positions]
     k = advice.diffusion
     own = own_predictions(jury.engine, jury.jurors.steps, nodes, diffusion=k, memory=jury.run.ballots)[k]

@@ -8,7 +8,6 @@ from jurygcn.conformal.advice import Advice, chosen_advice, panel_alone
 from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.exact import ExactCounter, advised_counter
 from jurygcn.conformal.first_order import FirstOrderCounter
-from jurygcn.data.heterogeneous import layout_of
 from jurygcn.diagnostics.grounds import jurors_trusted
 from jurygcn.leave_one_out.jurors import CompressedJurors
 
@@ -23,7 +22,7 @@ def counter_of(jury: Jury, asked: Asked, advice: str | None, known: Known) -> Ex
     if isinstance(jury.jurors, CompressedJurors):
         return FirstOrderCounter(asked, jury.jurors)
     steps, memory = jury.jurors.steps, jury.run.ballots
-    if advice is None or layout_of(jury.data) is not None:
+    if advice is None:
         return ExactCounter(asked, steps, memory=memory)
     if advice == "panel":
         alone = panel_alone(jury.engine, jury.panel, jury.positions)

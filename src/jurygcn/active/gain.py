@@ -12,7 +12,7 @@ from jurygcn.active.design import Design
 from jurygcn.active.scene import Choice, Scene
 from jurygcn.conformal.advice import SHARPNESS
 from jurygcn.leave_one_out.gains import PanelGains
-from jurygcn.leave_one_out.panel import Panel
+from jurygcn.leave_one_out.panel import MOST_LANDMARKS, Panel
 from jurygcn.leave_one_out.stacking import class_weights
 
 
@@ -21,8 +21,8 @@ class Gain(Design):
     """Of the design's next nodes, choose those that would make the panel's predictions of all nodes surest.
 
     The gain of a node is exact for the panel with its weights (:mod:`jurygcn.leave_one_out.gains`). After each choice
-    the panel learns the class that it predicts there, so the next node is not a twin. Before the first label this is
-    the design.
+    the panel learns the class that it predicts there, so the next node is not a twin. Before the first label, and
+    with more than 512 labels, this is the design.
 
     Args:
         shortlist: how many nodes of the design are compared, as a multiple of the batch.
@@ -32,11 +32,11 @@ class Gain(Design):
 
     def __call__(self, scene: Scene) -> Choice:
         """The batch, best first. The score of a node is its expected gain, in nodes predicted right."""
-        if not len(scene.labelled):
+        known = torch.cat([scene.labelled.cpu(), scene.pending.cpu()])
+        if not len(scene.labelled) or len(known) + scene.batch > MOST_LANDMARKS:
             return super().__call__(scene)
         wide = min(len(scene.pool), max(scene.batch, round(self.shortlist * scene.batch)))
         left = super().__call__(replace(scene, batch=wide)).nodes
-        known = torch.cat([scene.labelled.cpu(), scene.pending.cpu()])
         labels = scene.data.y[scene.labelled].cpu()
         gains = fitted(scene, scene.labelled.cpu(), labels)
         labels = torch.cat([labels, gains.scores[scene.pending.cpu()].argmax(dim=1)])

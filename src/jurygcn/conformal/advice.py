@@ -25,10 +25,8 @@ from torch.nn import functional
 from jurygcn.conformal.averaging import NeighbourAverages
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
-from jurygcn.data.heterogeneous import layout_of
 from jurygcn.engine import Engine
 from jurygcn.engine.portable import as_arrays, as_tensors
-from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.stacking import stack_classes, stack_values
 
@@ -180,10 +178,6 @@ def own_predictions(
 
 def panel_of(engine: Engine) -> Panel:
     """The panel for the labels of a jury's model."""
-    if layout_of(engine.data) is not None:
-        raise SettingError(
-            "expected a graph without types of nodes for the panel, got a HeteroData; leave the panel out"
-        )
     targets = engine.targets.cpu()
     if not targets.is_floating_point():
         targets = functional.one_hot(targets, engine.num_outputs).double() - 1.0 / engine.num_outputs

@@ -27,6 +27,8 @@ COUNTS = "number of nodes"  # the entry with the number of nodes of each type
 RESERVED = {"edge_index", "edge_weight", "edge_attr", "num_nodes", LAYOUT, COUNTS}
 SHARED = ("name", "num_classes", "class_names")  # attributes of the whole graph that describe the node type as well
 
+MOST_JOINED = 100_000_000  # numbers in the features of all types together
+
 EdgeType = tuple[str, str, str]
 Place = str | EdgeType | None  # a node type, a relation, or the whole graph
 
@@ -253,6 +255,34 @@ def all_edges(data: Data) -> tuple[Tensor, int]:
     """
     graph = data if layout_of(data) is None else numbered(data)
     return graph.edge_index, int(graph.num_nodes)
+
+
+def one_graph(data: Data) -> Data:
+    """A graph with one type of nodes as it is; of a view all types as one graph, in which the view's type comes first.
+
+    Edges go both ways. The features of each type stand in columns of their own, so that an average over neighbours has
+    the means of each type that a node meets. If that is too large, it is the view alone.
+    """
+    layout = layout_of(data)
+    if layout is None:
+        return data
+    keys = {place: key for key, (place, name) in layout.entries.items() if name == "x"}
+    counts = {layout.node_type: int(data.num_nodes)}
+    counts |= {name: count for name, (_, count) in ranges(data).items() if name != layout.node_type}
+    blocks = [data[keys[name]] if name in keys else None for name in counts]
+    blocks = [x if isinstance(x, Tensor) and x.dim() == 2 and x.layout == torch.strided else None for x in blocks]
+    total, width = sum(counts.values()), max(1, sum(x.shape[1] for x in blocks if x is not None))
+    if total * width > MOST_JOINED:
+        return Data(x=data.x, edge_index=data.edge_index, num_nodes=data.num_nodes)
+    joined = torch.zeros(total, width, dtype=data.x.dtype, device=data.x.device)
+    row = column = 0
+    for x, count in zip(blocks, counts.values()):
+        if x is not None:
+            joined[row : row + count, column : column + x.shape[1]] = x.to(joined)
+            column += x.shape[1]
+        row += count
+    edges = numbered(data).edge_index
+    return Data(x=joined, edge_index=torch.cat([edges, edges.flip(0)], dim=1).unique(dim=1), num_nodes=total)
 
 
 def first_row(data: Data) -> int:

@@ -18,7 +18,6 @@ from jurygcn.checks import check_choice
 from jurygcn.conformal.advice import own_predictions
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.curvature import curvature_of
-from jurygcn.data.heterogeneous import layout_of
 from jurygcn.errors import SettingError
 from jurygcn.finding import leave_one_out_of
 from jurygcn.leave_one_out.jurors import CompressedJurors
@@ -65,16 +64,14 @@ def left_out_of(jury: Jury, of: str) -> LeftOut:
 
 
 def has_stacked_jury(jury: Jury) -> bool:
-    """Whether the jury can take advice: linearised jurors and graphs with types of nodes take none."""
-    return not isinstance(jury.jurors, CompressedJurors) and layout_of(jury.data) is None
+    """Whether the jury can take advice: linearised jurors take none."""
+    return not isinstance(jury.jurors, CompressedJurors)
 
 
 def _stacked(jury: Jury) -> Tensor:
     """Stacked predictions of the left-out nodes, with the weights that the other labels choose, (n, C)."""
     if not has_stacked_jury(jury):
-        raise SettingError(
-            "expected exact votes on a graph without types of nodes for the stacked jury, got others; use of='model'"
-        )
+        raise SettingError("expected exact votes for the stacked jury, got linearised jurors; use of='model'")
     advice, nodes = jury.advice(), jury.engine.train_nodes[jury.positions]
     k = advice.diffusion
     own = own_predictions(jury.engine, jury.jurors.steps, nodes, diffusion=k, memory=jury.run.ballots)[k]

@@ -12,7 +12,8 @@ pooled prediction expects of itself at all nodes, on average over the node's own
 
 .. math:: \sum_y p(v, y) \sum_u \Big[\max_c p^{+(v, y)}(u, c) - \max_c p(u, c)\Big]
 
-All candidates together cost one product with the labelled rows for each regression.
+All candidates together cost one product with the labelled rows for each regression. The panel must be spanned by its
+labels, which it is up to 512 of them.
 """
 
 from __future__ import annotations

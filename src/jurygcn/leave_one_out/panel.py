@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.data.heterogeneous import one_graph
 from jurygcn.graph.similarity import Located, Similarities, View
 from jurygcn.leave_one_out.stacking import Pairs
 
@@ -96,6 +97,8 @@ class Member:
 class Panel:
     """All regressions of the labels of ``nodes``, with their exact leave-one-out predictions.
 
+    Of a graph with several types of nodes they see all types as one graph.
+
     Similarities are computed in the precision ``dtype``, the regressions in float64.
 
     Shapes: nodes (n,), targets (n, C).
@@ -103,7 +106,8 @@ class Panel:
 
     def __init__(self, data: Data, nodes: Tensor, targets: Tensor, *, dtype: torch.dtype = torch.float64) -> None:
         self.nodes, self.targets = nodes.cpu(), targets.double().cpu()
-        similarities, count = Similarities.of(data), len(nodes)
+        similarities, count = Similarities.of(one_graph(data)), len(nodes)
+        self._nodes = int(data.num_nodes)  # of several types those of the labelled one come first
         self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes), dtype)
         self.members = [
             Member(design, ridge, *design.left_out(self.targets, ridge))
@@ -142,7 +146,7 @@ class Panel:
 
     def columns(self, design: Design) -> Tensor:
         """Similarities of all nodes with the landmarks in one view, (N, l), in the precision of the similarities."""
-        return self._located.columns(design.view)
+        return self._located.columns(design.view)[: self._nodes]
 
     def answers(self, member: Member) -> Tensor:
         """The predictions of one regression at all nodes, (N, C)."""
@@ -156,7 +160,7 @@ class Panel:
         """
         if len(self.targets) > MOST_LANDMARKS:
             return features.new_zeros(len(features))
-        squares = self._located.everywhere.squared_lengths(design.view)
+        squares = self._located.everywhere.squared_lengths(design.view)[: self._nodes]
         return (squares - features[:, :-1].square().sum(dim=1)).clamp_min(0.0)
 
     def features(self, design: Design) -> Tensor:

@@ -4,9 +4,9 @@ The paper's protocol: 1000 random test nodes, a pool of all nodes outside test a
 (10 on Cora and Citeseer, 5 on PubMed), a fresh two-layer GCN with 16 hidden units after each step, Adam with learning
 rate 0.01, 100 epochs; ours where the paper says nothing: dropout 0.5, weight decay 5e-4, query sizes that count the
 initial labels. All strategies share splits, initial labels, initial weights and training. The same labels are also
-learned by the advised learner (the GCN and regressions on the graph, stacked), for some strategies. Five graphs that
-nothing was tuned on come last, with fewer strategies and a longer training for all, since the paper's leaves a GCN
-unfitted there: two real ones, and made ones where features lead, where structure leads, and where both mislead.
+learned by the advised learner (the GCN and regressions on the graph, stacked), for some strategies. Five other
+graphs come last, with fewer strategies and a longer training for all, since the paper's leaves a GCN unfitted there:
+two real ones, and made ones where features lead, where structure leads, and where both mislead.
 "two hops" is jury-design with the one window of its first version. Tests are paired Wilcoxon tests over the splits
 that both strategies have. Interrupted runs go on where they stopped; the strategies with both learners come first.
 """

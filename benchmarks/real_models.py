@@ -41,7 +41,7 @@ from jurygcn.leave_one_out.retraining import retrained_parameters
 EPOCHS, VALIDATION, RETRAINED, CORRECTING, ALPHA = 200, 500, 20, 8, 0.1
 LABELS = {"cora": 140, "pubmed": 60}
 SPLITS = 5
-VERSION = 1  # increased by hand when more is measured
+VERSION = 2  # increased by hand when more is measured
 KEPT = cache_folder() / "benchmarks" / "real_models"
 CALLS = {"default": "auto", "alone": None}  # the names of the two calls, and their advice
 

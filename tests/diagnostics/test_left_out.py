@@ -304,8 +304,13 @@ def test_temperature_agrees_with_the_share_that_is_predicted_right() -> None:
     assert "nearest" in held.words
     assert confidence(free.temperature) < share - 2 * error
     assert confidence(held.temperature) == pytest.approx(share - error, abs=0.005)
-    calm = LeftOut(torch.arange(60), y, torch.softmax(outputs[:60] / held.temperature, dim=1))
-    assert calibration_of(calm).temperature == calibration_of(calm, outputs[:0]).temperature
+
+
+def test_calibration_where_all_nodes_are_labelled() -> None:
+    data = graph()
+    jury = Jury(model_of(data), data, torch.arange(int(data.num_nodes)), weight_decay=DECAY).fit()
+    found = jury.calibrate().calibration
+    assert found.temperature == calibration_of(jury.left_out()).temperature
 
 
 def test_wrapper_scales_the_users_model_and_keeps_its_state() -> None:

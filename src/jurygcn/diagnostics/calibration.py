@@ -127,7 +127,8 @@ def calibrated_model(jury: Jury) -> CalibratedModel:
     if jury.chosen == "random":  # else the expected accuracy is not that of nodes without a label
         unlabelled = torch.ones(int(jury.data.num_nodes), dtype=torch.bool)
         unlabelled[jury.engine.train_nodes.cpu()] = False
-        outputs = jury.engine.outputs_at(unlabelled.nonzero().squeeze(1).to(jury.engine.train_nodes.device))
+        nodes = unlabelled.nonzero().squeeze(1).to(jury.engine.train_nodes.device)
+        outputs = jury.engine.outputs_at(nodes) if len(nodes) else None
     found = calibration_of(jury.left_out(), outputs)
     return CalibratedModel(
         jury.source_model, found.temperature, found.bias, node_type=jury.node_type, calibration=found
@@ -144,7 +145,7 @@ def calibration_of(found: LeftOut, outputs: Tensor | None = None) -> Calibration
     if gain > error:
         beta, bias = fit_scale(z, y, with_bias=True)
     agreeing = beta
-    if outputs is not None and len(outputs):
+    if outputs is not None:
         right = int((found.probabilities.argmax(dim=1) == y).sum())
         agreeing = agreeing_scale(beta, bias, outputs.detach().double().cpu(), right, len(y))
     losses = tuple(float(functional.cross_entropy(logits, y)) for logits in (z, agreeing * z + bias))

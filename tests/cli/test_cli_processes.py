@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -169,6 +170,23 @@ def test_a_signal_in_the_middle_of_a_file_leaves_nothing(name, swallowed, tmp_pa
     ended = forked("train", "karate", *FAST, "--out", tmp_path / "out", before=before)
     assert ended == (128 + number, b"", SAID[name])
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_that_a_library_swallows_ends_the_command(name, tmp_path):
+    number = getattr(signal, name)
+
+    def swallow(*_: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+
+    def before() -> None:
+        heeding()
+        train.write_run = swallow
+
+    code, _, said = forked("train", "karate", *FAST, "--out", tmp_path / "out", before=before)
+    assert (code, said) == (128 + number, SAID[name])
 
 
 def test_a_signal_inside_exec_keeps_the_exit_code(tmp_path):

@@ -61,15 +61,17 @@ class Commands(TyperGroup):
         """Run the command; Ctrl-C and SIGTERM end it with one word."""
         try:
             with signals.working():
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+            if signals.received() is None:  # other libraries may swallow KeyboardInterrupt
+                return result
         except BaseException as error:
-            number = signals.received()  # other libraries turn KeyboardInterrupt into other errors
-            if number is None and not isinstance(error, KeyboardInterrupt):
+            # other libraries turn KeyboardInterrupt into other errors
+            if signals.received() is None and not isinstance(error, KeyboardInterrupt):
                 raise
-            number = number or signal.SIGINT
-            say(signals.WORDS[signal.Signals(number)], style="red")
-            signals.handled()
-            raise typer.Exit(128 + number) from None
+        number = signals.received() or signal.SIGINT
+        say(signals.WORDS[signal.Signals(number)], style="red")
+        signals.handled()
+        raise typer.Exit(128 + number)
 
 
 def load(name: str) -> Any:

@@ -44,20 +44,20 @@ def headline(found: Documents) -> str:
         cells = [f"{mean(column(rows, key, dataset=name, **where)):.{digits}f}" for name in CITATION]
         body.append([words, *cells, f"`{script}.py`"])
 
-    for kind, words in (("newton", "jury"), (SPLIT, SPLIT)):
+    stacked = {"method": "stacked", "labels": 60}
+    alone = (("newton", "the model's jurors alone"), (SPLIT, SPLIT))
+    line("Coverage of label sets, target 0.9: **stacked jury** (default)", "advice", "coverage", **stacked)
+    for kind, words in alone:
         line(f"Coverage of label sets, target 0.9: {words}", "label_sets", "coverage", kind=kind, alpha=0.1)
-    for kind, words in (("newton", "jury"), (SPLIT, SPLIT)):
+    line("Labels per set: **stacked jury**", "advice", "size", 2, **stacked)
+    for kind, words in alone:
         line(f"Labels per set: {words}", "label_sets", "size", 2, kind=kind, alpha=0.1)
+    line("AUROC for wrong predictions: **stacked jury**", "advice", "auroc", **stacked)
+    for score, words in ((DEFAULT, "ambiguity of the model's jurors"), (MAX_PROBABILITY, MAX_PROBABILITY)):
+        line(f"AUROC for wrong predictions: {words}", "error_detection", score)
     for epochs in values_of(found["fidelity"]["rows"], "epochs"):
         words = f"Correlation of jurors with retraining, {epochs} epochs"
         line(words, "fidelity", "newton_correlation", epochs=epochs)
-    if "advice" in found and {*CITATION} <= {*values_of(found["advice"]["rows"], "dataset")}:
-        stacked = {"method": "stacked", "labels": 60}
-        line("Coverage, target 0.9: stacked jury", "advice", "coverage", **stacked)
-        line("Labels per set: stacked jury", "advice", "size", 2, **stacked)
-        line("AUROC for wrong predictions: stacked jury", "advice", "auroc", **stacked)
-    for score in (DEFAULT, MAX_PROBABILITY):
-        line(f"AUROC for wrong predictions: {score}", "error_detection", score)
     return markdown(["60 random labels, means over splits", *CITATION.values(), "Script"], body)
 
 

@@ -61,6 +61,11 @@ def write_graph(folder: Path) -> Path:
     return folder
 
 
+def heeding() -> None:
+    """Undo what whoever runs the tests in the background does: SIGINT is ignored there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Address:
     """Where a server listens."""
 
@@ -82,6 +87,7 @@ class Server(Address):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heeding,
         )
         line = self.process.stdout.readline() if self.process.stdout else ""
         found = re.search(r"http://\S+", line)

@@ -24,11 +24,16 @@ Documents = Mapping[str, Document]
 Tables = Iterator[tuple[str, str]]  # the name of a table, and the table
 
 
+def script_of(name: str) -> str:
+    """The script that makes a result, with its option if it has several."""
+    return "real_models.py --agreement" if name == "real_models_agreement" else f"{name}.py"
+
+
 def documents(root: Path) -> dict[str, Any]:
     """Every full result, by the name of its benchmark."""
     found = {}
     for path in sorted((root / "benchmarks" / "results").glob("*.json")):
-        script = root / "benchmarks" / f"{path.stem}.py"
+        script = root / "benchmarks" / script_of(path.stem).split()[0]
         if not script.exists():  # quick results have a name of their own, and no script of that name
             continue
         text = path.read_text(encoding="utf-8").replace('"neighbour mass"', f'"{NEIGHBOURS}"')  # its first name

@@ -20,6 +20,7 @@ from pages.rows import (
     markdown,
     named,
     scores_of,
+    script_of,
     spread,
     values_of,
 )
@@ -72,7 +73,7 @@ def environments(found: Documents) -> str:
         "threads": "threads",
     }
     body = [
-        [f"`{name}.py`", *(str(found[name]["environment"][key]) for key in columns.values())]
+        [f"`{script_of(name)}`", *(str(found[name]["environment"][key]) for key in columns.values())]
         for name in WRITERS
         if name in found
     ]

@@ -207,8 +207,8 @@ class Jury:
                 weighted by what they predict for left-out labels: smaller label sets, calibrated probabilities and a
                 better score for errors. Linearised jurors take none. None leaves the model's jurors alone;
                 "panel" leaves the regressions alone, with equal weights that no label chooses.
-            full: also count for ``label_sets(method="full")``, which takes seconds instead of hundredths on Cora and
-                PubMed. A regression has full conformal intervals with ``interval="full"``.
+            full: also count for ``label_sets(method="full")``, which takes 6 to 65 times as long on Cora and PubMed
+                with 60 labels. A regression has full conformal intervals with ``interval="full"``.
             groups: a whole number for every node of the graph, for ``label_sets(by="group")``.
             new_data: the graph with nodes and edges that arrived after training, the old nodes first; ``nodes`` are
                 then nodes of it. Nothing is fitted again.

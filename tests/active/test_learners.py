@@ -13,7 +13,7 @@ from torch_geometric.nn import GCN as PyGGCN
 
 from jurygcn import active
 from jurygcn.active import History
-from jurygcn.active.learners import Lesson, folded, stacked_probabilities
+from jurygcn.active.learners import LabelledGraph, folded, stacked_probabilities
 from jurygcn.active.loop import _generator
 from jurygcn.active.scene import hide_labels
 from jurygcn.conformal.advice import panel_of, take_advice
@@ -30,33 +30,33 @@ def quick(strategy="margin", **settings) -> History:
     return active.run(DATA, strategy, initial=8, budget=32, step=12, recipe=RECIPE, **settings)
 
 
-def lesson(count: int) -> Lesson:
+def given(count: int) -> LabelledGraph:
     nodes = torch.arange(count)
     seen = hide_labels(DATA, nodes, DATA.y[nodes])
-    return Lesson(seen, nodes, fit_gcn(seen, nodes, RECIPE, seed=0)[0], RECIPE, 0)
+    return LabelledGraph(seen, nodes, fit_gcn(seen, nodes, RECIPE, seed=0)[0], RECIPE, 0)
 
 
 def test_the_stacked_jury_needs_no_votes_to_predict():
-    here = lesson(40)
+    here = given(40)
     jury = here.jury()
     verdict = jury.verdict()
     torch.testing.assert_close(stacked_probabilities(jury.advice(), here), verdict.calibrated)
     assert verdict.advice.model_share < 1.0  # regressions do count
 
 
-def lesson_of(history: History, number: int) -> Lesson:
+def graph_of_step(history: History, number: int) -> LabelledGraph:
     """What there was to learn from at a step, counted from 1."""
     count = history.steps[number - 1].labels
     nodes, labels = history.labelled[:count], history.labels[:count]
     seen, seed = hide_labels(DATA, nodes, labels), int(_generator(0, "model", number).integers(2**31 - 1))
-    return Lesson(seen, nodes, fit_gcn(seen, nodes, RECIPE, seed=seed)[0], RECIPE, seed)
+    return LabelledGraph(seen, nodes, fit_gcn(seen, nodes, RECIPE, seed=seed)[0], RECIPE, seed)
 
 
 def test_the_gcn_and_what_is_expected_of_it_are_the_verdicts():
     history = quick()
     test = paper_split(DATA, seed=0).test
     for number, step in enumerate(history.steps, start=1):
-        jury = lesson_of(history, number).jury()
+        jury = graph_of_step(history, number).jury()
         verdict = jury.verdict()
         said = verdict.predicted_class
         right = [int(said[v]) == int(DATA.y[v]) for v in test.tolist()]
@@ -72,7 +72,7 @@ def test_the_advised_learner_by_hand():
     history, plain = quick(learner="advised"), quick()
     assert history.labelled.tolist() == plain.labelled.tolist()  # the learner chooses nothing
     assert [step.accuracy for step in history.steps] == [step.accuracy for step in plain.steps]
-    here = lesson_of(history, len(history.steps))
+    here = graph_of_step(history, len(history.steps))
     own, nodes = folded(here), here.labelled
     for fold in range(5):
         part = np.random.default_rng(here.seed).permutation(len(nodes)) % 5

@@ -29,7 +29,7 @@ Predictor = Callable[[Data, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class LabelledGraph:
     """What there is to learn from: the graph with the labels given so far, and the GCN trained on them."""
 
     data: Data
@@ -49,7 +49,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, eq=False)
-class Learnt:
+class Predicted:
     """Predicted classes of all nodes, and how good they are expected to be. Neither expectation uses other labels.
 
     Attributes:
@@ -65,17 +65,17 @@ class Learnt:
     left_out: float = math.nan
 
 
-Learner = Callable[[Lesson], Learnt]
+Learner = Callable[[LabelledGraph], Predicted]
 
 
 def find_learner(learner: str | nn.Module | Predictor) -> tuple[str, Learner]:
-    """The name of a learner, and what it learns in a lesson."""
+    """The name of a learner, and what it predicts from a labelled graph."""
     if isinstance(learner, nn.Module):
         model = learner
-        return f"{type(model).__name__} {fingerprint(architecture(model))}", lambda lesson: _trained(model, lesson)
+        return f"{type(model).__name__} {fingerprint(architecture(model))}", lambda given: _trained(model, given)
     if callable(learner):
         predictor = learner
-        return str(getattr(predictor, "__name__", repr(predictor))), lambda lesson: _predicted(predictor, lesson)
+        return str(getattr(predictor, "__name__", repr(predictor))), lambda given: _predicted(predictor, given)
     if learner not in LEARNERS:
         raise SettingError(
             f"expected a learner of {', '.join(LEARNERS)}, a model or a function, got {learner!r}; choose one"
@@ -83,40 +83,42 @@ def find_learner(learner: str | nn.Module | Predictor) -> tuple[str, Learner]:
     return learner, _gcn if learner == "gcn" else _advised
 
 
-def _gcn(lesson: Lesson) -> Learnt:
+def _gcn(given: LabelledGraph) -> Predicted:
     """The GCN itself. The stacked jury says how probable its predictions are."""
-    classes = predictions(lesson.model, lesson.data)
+    classes = predictions(given.model, given.data)
     try:
-        jury = lesson.jury()
+        jury = given.jury()
         advice, own = jury.advice(), jury.left_out("model")
     except JuryError:
-        return Learnt(classes)  # no juror can vote, so nothing is expected
+        return Predicted(classes)  # no juror can vote, so nothing is expected
     right = own.probabilities.argmax(dim=1) == own.labels
-    return _learnt(lesson, stacked_probabilities(advice, lesson), right, classes)
+    return _with_expectations(given, stacked_probabilities(advice, given), right, classes)
 
 
-def _advised(lesson: Lesson) -> Learnt:
+def _advised(given: LabelledGraph) -> Predicted:
     """The GCN and the panel's regressions, stacked."""
-    if len(lesson.labelled) < 2:  # no label can be left out
-        return _gcn(lesson)
-    engine, labels = lesson.bare_jury().engine, lesson.data.y[lesson.labelled]
-    panel, own = panel_of(engine), folded(lesson)
+    if len(given.labelled) < 2:  # no label can be left out
+        return _gcn(given)
+    engine, labels = given.bare_jury().engine, given.data.y[given.labelled]
+    panel, own = panel_of(engine), folded(given)
     advice = take_advice(engine, panel, torch.arange(len(labels)), own)
     total = advice.left_out[0][:, None] * own[advice.diffusion].clamp_min(FLOOR).log()
     for weight, adviser in zip(advice.left_out[1:], advice.advisers):
         total = total + weight[:, None] * (panel.targets - adviser.errors)  # y_i - e_i = f_{-i}(i)
-    return _learnt(lesson, stacked_probabilities(advice, lesson), total.argmax(dim=1) == labels)
+    return _with_expectations(given, stacked_probabilities(advice, given), total.argmax(dim=1) == labels)
 
 
-def _learnt(lesson: Lesson, stacked: Tensor, right: Tensor, classes: Tensor | None = None) -> Learnt:
+def _with_expectations(
+    given: LabelledGraph, stacked: Tensor, right: Tensor, classes: Tensor | None = None
+) -> Predicted:
     """These classes, or the most probable ones, and what is expected of them."""
     said = stacked.argmax(dim=1) if classes is None else classes
     sure = stacked.gather(1, said[:, None]).squeeze(1).double()
-    unlabelled = torch.ones(len(sure), dtype=torch.bool).index_fill_(0, lesson.labelled.cpu(), False)
-    return Learnt(said, float(sure[unlabelled].mean()), float(right.double().mean()))
+    unlabelled = torch.ones(len(sure), dtype=torch.bool).index_fill_(0, given.labelled.cpu(), False)
+    return Predicted(said, float(sure[unlabelled].mean()), float(right.double().mean()))
 
 
-def folded(lesson: Lesson) -> dict[int, Tensor]:
+def folded(given: LabelledGraph) -> dict[int, Tensor]:
     """The probabilities of each labelled node by a GCN that learned only other parts of the labels.
 
     Estimated jurors of a GCN that was trained with dropout for few epochs still know something of the label that they
@@ -124,20 +126,20 @@ def folded(lesson: Lesson) -> dict[int, Tensor]:
 
     Shapes: by number of averages over neighbourhoods, (n, C) each.
     """
-    nodes, count = lesson.labelled, len(lesson.labelled)
-    part = torch.from_numpy(np.random.default_rng(lesson.seed).permutation(count) % min(FOLDS, count))
+    nodes, count = given.labelled, len(given.labelled)
+    part = torch.from_numpy(np.random.default_rng(given.seed).permutation(count) % min(FOLDS, count))
     found: dict[int, Tensor] = {}
     for fold in range(min(FOLDS, count)):
-        model, _ = fit_gcn(lesson.data, nodes[part != fold], lesson.recipe, seed=lesson.seed)
-        for averages, rows in averaged_probabilities(model, lesson.data, "auto").items():
+        model, _ = fit_gcn(given.data, nodes[part != fold], given.recipe, seed=given.seed)
+        for averages, rows in averaged_probabilities(model, given.data, "auto").items():
             own = found.setdefault(averages, rows.new_empty(count, rows.shape[1]))
             own[part == fold] = rows[nodes[part == fold]]
     return found
 
 
-def stacked_probabilities(advice: Advice, lesson: Lesson) -> Tensor:
+def stacked_probabilities(advice: Advice, given: LabelledGraph) -> Tensor:
     """The stacked prediction of all nodes, as ``jury.verdict().calibrated`` but without a vote, (N, C)."""
-    return advice.outputs(averaged_probabilities(lesson.model, lesson.data, advice.diffusion)[advice.diffusion])
+    return advice.outputs(averaged_probabilities(given.model, given.data, advice.diffusion)[advice.diffusion])
 
 
 @torch.no_grad()
@@ -149,28 +151,28 @@ def averaged_probabilities(model: GCN, data: Data, averages: int | str) -> dict[
     return {steps: rows.squeeze(2) for steps, rows in smooth.items()}
 
 
-def _trained(model: nn.Module, lesson: Lesson) -> Learnt:
-    own, recipe = deepcopy(model), lesson.recipe
+def _trained(model: nn.Module, given: LabelledGraph) -> Predicted:
+    own, recipe = deepcopy(model), given.recipe
     train(
-        *(own, lesson.data, lesson.labelled),
+        *(own, given.data, given.labelled),
         epochs=recipe.epochs,
         lr=recipe.lr,
         weight_decay=recipe.weight_decay,
-        seed=lesson.seed,
+        seed=given.seed,
     )
     with torch.no_grad():
-        return Learnt(call(own, lesson.data).argmax(dim=1).cpu())
+        return Predicted(call(own, given.data).argmax(dim=1).cpu())
 
 
-def _predicted(predictor: Predictor, lesson: Lesson) -> Learnt:
-    found = torch.as_tensor(predictor(lesson.data, lesson.labelled, lesson.seed)).detach().cpu()
-    count, classes = int(lesson.data.num_nodes), int(lesson.data.num_classes)
+def _predicted(predictor: Predictor, given: LabelledGraph) -> Predicted:
+    found = torch.as_tensor(predictor(given.data, given.labelled, given.seed)).detach().cpu()
+    count, classes = int(given.data.num_nodes), int(given.data.num_classes)
     if found.shape not in ((count,), (count, classes)):
         raise SettingError(
             f"expected the learner to return ({count},) classes or ({count}, {classes}) scores, got "
             f"{tuple(found.shape)}; correct it"
         )
-    return Learnt(found if found.dim() == 1 else found.argmax(dim=1))
+    return Predicted(found if found.dim() == 1 else found.argmax(dim=1))
 
 
 @torch.no_grad()

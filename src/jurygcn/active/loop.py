@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from jurygcn.active.history import History, Step
-from jurygcn.active.learners import Learner, Lesson, Predictor, find_learner, predictions
+from jurygcn.active.learners import LabelledGraph, Learner, Predictor, find_learner, predictions
 from jurygcn.active.oracle import Oracle, ask_oracle, truth
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.registry import find_strategy
@@ -265,17 +265,17 @@ class Run:
             if len(nodes)
         }
         changed = math.nan if old is None else float((old != new).double().mean())
-        found |= self._learnt(history, model)
+        found |= self._learner_results(history, model)
         return replace(step, **found, changed=changed, training_seconds=self.fitted[2])
 
-    def _learnt(self, history: History, model: GCN) -> dict[str, float]:
+    def _learner_results(self, history: History, model: GCN) -> dict[str, float]:
         """What the learner reaches at test and validation nodes."""
         seen = hide_labels(self.data, history.labelled, history.labels)
-        lesson = Lesson(seen, history.labelled, model, self.recipe, self._model_seed(history))
-        learnt, y = self.learn(lesson), self.data.y.cpu()
+        given = LabelledGraph(seen, history.labelled, model, self.recipe, self._model_seed(history))
+        reached, y = self.learn(given), self.data.y.cpu()
         parts = {"learner_accuracy": self.split.test, "learner_val_accuracy": self.split.val}
-        found = {key: accuracy(learnt.classes[nodes], y[nodes]) for key, nodes in parts.items() if len(nodes)}
-        return {**found, "expected_accuracy": learnt.expected, "left_out_accuracy": learnt.left_out}
+        found = {key: accuracy(reached.classes[nodes], y[nodes]) for key, nodes in parts.items() if len(nodes)}
+        return {**found, "expected_accuracy": reached.expected, "left_out_accuracy": reached.left_out}
 
     def reason_to_stop(self, history: History, rules: Sequence[StoppingRule]) -> str:
         """Why the run ends here; empty if it goes on."""

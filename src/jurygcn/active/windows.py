@@ -20,7 +20,8 @@ from jurygcn.graph.leading import leading_rows
 from jurygcn.graph.similarity import AVERAGES, WALKS, Similarities, View
 from jurygcn.leave_one_out.panel import Panel
 
-DIRECTIONS = 100  # leading directions of each view
+DIRECTIONS, FEWEST = 100, 20  # leading directions of each view: usually, and at least
+MOST_NUMBERS = 40_000_000  # in the rows of all views; larger graphs have fewer directions
 # Rows shorter than this share of the usual length are not stretched to length 1: what they have in common with others
 # is in directions that were left out.
 SHORT = 0.5
@@ -54,10 +55,11 @@ class Windows:
         views = [view for view in similarities.views if view.kind in KINDS]
         given = {view: KINDS[view.kind] / sum(other.kind == view.kind for other in views) for view in views}
         self.shares = {view: share / sum(given.values()) for view, share in given.items()}
-        rows = [unit_rows(leading_rows(similarities, view, DIRECTIONS).numpy()) for view in views]
-        self._rows = np.concatenate(
-            [np.zeros((similarities.num_nodes, 0)), *rows], axis=1
-        )  # of all views, side by side
+        fitting = MOST_NUMBERS // max(1, similarities.num_nodes * len(views))
+        directions = min(DIRECTIONS, max(FEWEST, fitting))
+        rows = [unit_rows(leading_rows(similarities, view, directions).numpy()) for view in views]
+        # of all views, side by side
+        self._rows = np.concatenate([np.zeros((similarities.num_nodes, 0)), *rows], axis=1)
         self._gram = self._rows.T @ self._rows
         self._widths = [part.shape[1] for part in rows]
         self._unlabelled: Window | None = None

@@ -27,7 +27,7 @@ COUNTS = "number of nodes"  # the entry with the number of nodes of each type
 RESERVED = {"edge_index", "edge_weight", "edge_attr", "num_nodes", LAYOUT, COUNTS}
 SHARED = ("name", "num_classes", "class_names")  # attributes of the whole graph that describe the node type as well
 
-MOST_JOINED = 100_000_000  # numbers in the features of all types together
+MOST_JOINED = 30_000_000  # numbers in the features of all types together
 
 EdgeType = tuple[str, str, str]
 Place = str | EdgeType | None  # a node type, a relation, or the whole graph

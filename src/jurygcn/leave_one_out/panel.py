@@ -107,7 +107,7 @@ class Panel:
     def __init__(self, data: Data, nodes: Tensor, targets: Tensor, *, dtype: torch.dtype = torch.float64) -> None:
         self.nodes, self.targets = nodes.cpu(), targets.double().cpu()
         similarities, count = Similarities.of(one_graph(data)), len(nodes)
-        self._nodes = int(data.num_nodes)  # of several types those of the labelled one come first
+        self._count = int(data.num_nodes)  # of several types those of the labelled one come first
         self._located: Located = similarities.at(nodes if count <= MOST_LANDMARKS else _landmarks(nodes), dtype)
         self.members = [
             Member(design, ridge, *design.left_out(self.targets, ridge))
@@ -146,7 +146,7 @@ class Panel:
 
     def columns(self, design: Design) -> Tensor:
         """Similarities of all nodes with the landmarks in one view, (N, l), in the precision of the similarities."""
-        return self._located.columns(design.view)[: self._nodes]
+        return self._located.columns(design.view)[: self._count]
 
     def answers(self, member: Member) -> Tensor:
         """The predictions of one regression at all nodes, (N, C)."""
@@ -160,7 +160,7 @@ class Panel:
         """
         if len(self.targets) > MOST_LANDMARKS:
             return features.new_zeros(len(features))
-        squares = self._located.everywhere.squared_lengths(design.view)[: self._nodes]
+        squares = self._located.everywhere.squared_lengths(design.view)[: self._count]
         return (squares - features[:, :-1].square().sum(dim=1)).clamp_min(0.0)
 
     def features(self, design: Design) -> Tensor:

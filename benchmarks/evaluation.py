@@ -15,8 +15,9 @@ from __future__ import annotations
 from statistics import mean
 
 from harness import options, save, table
+from jurygcn.choices import COMPARED_ALPHA, COMPARED_SPLITS
 from jurygcn.data import cache_folder
-from jurygcn.experiments.comparison import ALPHA, LABELS, METHODS, SPLITS, Evaluation, evaluate
+from jurygcn.experiments.comparison import LABELS, METHODS, Evaluation, evaluate
 from jurygcn.experiments.experiment import records
 from jurygcn.learning import preset_for
 from protocol import CITATION, graph
@@ -33,7 +34,7 @@ def main() -> None:
     rows = []
     for name in CITATION[:1] if chosen.quick else CITATION:
         kept = None if chosen.quick else cache_folder() / "benchmarks" / "evaluation" / name
-        methods, splits = (QUICK, 1) if chosen.quick else (METHODS, SPLITS)
+        methods, splits = (QUICK, 1) if chosen.quick else (METHODS, COMPARED_SPLITS)
         given = {"methods": methods, "splits": splits, "keep": kept, "finished": chosen.finished}
         rows += rows_of(name, evaluate(graph(name), preset=preset_for(name), progress=True, **given))
     for part, value in (("errors", "auroc"), ("sets", "size"), ("strange", "auroc")):
@@ -46,7 +47,7 @@ def main() -> None:
             values = [by[key, dataset] for dataset in datasets]
             body.append([" ".join(key).strip(), *(f"{v:.3f}" for v in values), f"{mean(values):.3f}"])
         table(f"{part}: {value}", ["method", *datasets, "mean"], body)
-    print(save("evaluation", rows, quick=chosen.quick, labels=LABELS, alpha=ALPHA))
+    print(save("evaluation", rows, quick=chosen.quick, labels=LABELS, alpha=COMPARED_ALPHA))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from jurygcn.baselines.classifier import logits_of
 from jurygcn.conformal.scores import aps_scores
 from jurygcn.data import labelled, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
-from jurygcn.evaluation import error_auroc, mean_set_size, set_coverage, split_conformal
+from jurygcn.evaluation import error_auroc, mean_set_size, nll, set_coverage, split_conformal
 from jurygcn.experiments import comparison
 from jurygcn.experiments.comparison import CONFORMAL, CORRECTED, JURY, METHODS, evaluate
 from jurygcn.experiments.trials import Trial, classes_to_leave_out
@@ -53,6 +53,10 @@ def test_the_jury_is_measured_as_by_hand(data: Data, found: comparison.Evaluatio
     assert row["sets"][JURY]["coverage"] == set_coverage(sets, data.y[split.test])
     assert row["sets"][JURY]["size"] == mean_set_size(sets)
     assert row["probabilities"]["accuracy"] == pytest.approx(float((~wrong).double().mean()))
+    assert row["calibrated"]["nll"] == pytest.approx(nll(verdict.calibrated, data.y[split.test]))
+    by_method = found.probabilities.set_index("method")["nll"]
+    for method, key in ((JURY, "calibrated"), ("gcn", "probabilities")):
+        assert by_method[method] == pytest.approx(sum(row_of(found, JURY, seed=s)[key]["nll"] for s in (0, 1)) / 2)
 
 
 def test_methods_that_can_judge_the_same_model(found: comparison.Evaluation):

@@ -36,7 +36,7 @@ from jurygcn.experiments.rival_sets import about_sets, conformal_sets, corrected
 from jurygcn.experiments.trials import Trial, classes_to_leave_out
 from jurygcn.io.fingerprints import fingerprint
 from jurygcn.jury import Jury
-from jurygcn.verdict import RANKINGS
+from jurygcn.verdict import RANKINGS, Verdict
 
 JURY, GCN, CONFORMAL, CORRECTED = "jury", "gcn", "split conformal", "cf-gnn"
 SOFTMAX = ("max_probability", "entropy")
@@ -90,29 +90,29 @@ class Setting:
             return {"sets": conformal_sets(trial, self.alpha, seed, PLAIN)}
         if method == CORRECTED:
             return {"sets": corrected_sets(trial, self.alpha, seed, PLAIN, CFGNN.preset(self.preset))}
-        sets: Tensor | None
+        sets, calibrated = None, None
         if method == JURY:
-            probabilities, scores, sets = judged(trial, self.alpha, seed)
+            verdict = judged(trial, seed)
+            probabilities, sets = verdict.outputs, verdict.label_sets(self.alpha)
+            calibrated = None if verdict.advice is None else verdict.calibrated
+            scores = {name: verdict.uncertainty(name) for name in RANKINGS} | softmax_scores(verdict.outputs)
         else:
             fitted = (
                 CONTESTANTS[method]
                 .make(self.preset)
                 .fit(trial.data, trial.labels, val_nodes=trial.split.val, seed=seed)
             )
-            probabilities, sets = fitted.predict_proba(trial.split.test), None
+            probabilities = fitted.predict_proba(trial.split.test)
             scores = {kind: fitted.uncertainty(kind, nodes=trial.split.test) for kind in fitted.uncertainties}
         if left_out:
             return {"strange": {kind: error_auroc(score, trial.strange) for kind, score in scores.items()}}
         truth = trial.truth
         wrong = probabilities.argmax(dim=1) != truth
         metrics = {"auroc": error_auroc, "aupr": error_aupr, "aurc": aurc}
-        calibration = {"ece": ece, "nll": nll, "brier": brier}
         return {
             "scores": {kind: {key: m(score, wrong) for key, m in metrics.items()} for kind, score in scores.items()},
-            "probabilities": {
-                "accuracy": accuracy(probabilities.argmax(dim=1), truth),
-                **{key: measure(probabilities, truth) for key, measure in calibration.items()},
-            },
+            "probabilities": about_probabilities(probabilities, truth),
+            **({} if calibrated is None else {"calibrated": about_probabilities(calibrated, truth)}),
             **({} if sets is None else {"sets": {method: about_sets(sets, trial)}}),
         }
 
@@ -121,18 +121,25 @@ class Setting:
         method = cell["method"]
         settings: Any = CONTESTANTS[method].make(self.preset) if method in CONTESTANTS else PLAIN
         settings = (PLAIN, CFGNN.preset(self.preset)) if method == CORRECTED else settings
-        version = {JURY: 4, CONFORMAL: 3, "energy": 3}.get(method, 1)  # increased by hand when more is measured
+        version = {JURY: 5, CONFORMAL: 3, "energy": 3}.get(method, 1)  # increased by hand when more is measured
         level = self.alpha if method in (JURY, CONFORMAL, CORRECTED) else ""
         return f"{version} {self.labels} {level} {settings!r} {self.fingerprint}"
 
 
-def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """The GCN's probabilities at the test nodes, the jury's scores and the GCN's own, and the jury's label sets."""
+def judged(trial: Trial, seed: int) -> Verdict:
+    """The jury's verdict on the test nodes, of a GCN trained on the labels."""
     model, _ = PLAIN.train(trial.data, trial.labels, seed=seed)
     jury = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit()
-    verdict = jury.verdict(trial.split.test)
-    scores = {name: verdict.uncertainty(name) for name in RANKINGS} | softmax_scores(verdict.outputs)
-    return verdict.outputs, scores, verdict.label_sets(alpha)
+    return jury.verdict(trial.split.test)
+
+
+def about_probabilities(probabilities: Tensor, truth: Tensor) -> Row:
+    """Accuracy, ECE, NLL and Brier score."""
+    measures = {"ece": ece, "nll": nll, "brier": brier}
+    return {
+        "accuracy": accuracy(probabilities.argmax(dim=1), truth),
+        **{key: measure(probabilities, truth) for key, measure in measures.items()},
+    }
 
 
 # --- the whole comparison -------------------------------------------------------------------------------------------
@@ -145,7 +152,7 @@ class Evaluation:
     Attributes:
         scores: per method and score, how well it detects the wrong predictions of ``model``: AUROC, AUPR (high is good)
             and AURC (low is good).
-        probabilities: per method accuracy, ECE, NLL and Brier score.
+        probabilities: per method accuracy, ECE, NLL and Brier score; the jury's are its calibrated ones.
         sets: per method coverage, mean size, share and accuracy of sets with one label.
         strange: per method and score the AUROC of detecting nodes of classes left out of training.
         settings: labels, splits, alpha and the classes left out.
@@ -255,6 +262,7 @@ def summarise(rows: list[Row], settings: dict[str, Any]) -> Evaluation:
         for row in rows
         if "probabilities" in row and row["method"] != "energy"
     ]
+    overall += [{"method": row["method"], **row["calibrated"]} for row in rows if "calibrated" in row]
     sets = [{"method": kind, **values} for row in rows for kind, values in row.get("sets", {}).items()]
     return Evaluation(
         means(scores, ["method", "score"]),

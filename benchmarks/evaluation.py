@@ -48,8 +48,9 @@ def main() -> None:
         by = {((row["method"], row.get("score", "")), row["dataset"]): row[value] for row in mine}
         body = []
         for key in names:
-            values = [by[key, dataset] for dataset in datasets]
-            body.append([" ".join(key).strip(), *(f"{v:.3f}" for v in values), f"{mean(values):.3f}"])
+            values = [by.get((key, dataset)) for dataset in datasets]
+            overall = "" if None in values else f"{mean(values):.3f}"
+            body.append([" ".join(key).strip(), *("" if v is None else f"{v:.3f}" for v in values), overall])
         table(f"{part}: {value}", ["method", *datasets, "mean"], body)
     print(save("evaluation", rows, quick=chosen.quick, labels=LABELS, alpha=COMPARED_ALPHA))
 

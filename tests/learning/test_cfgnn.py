@@ -14,8 +14,11 @@ from torch_geometric.nn import GATConv, GCNConv
 
 from jurygcn.baselines import cfgnn
 from jurygcn.baselines.cfgnn import CFGNN, Correction, halves, mean_size
-from jurygcn.data import synthetic
+from jurygcn.baselines.classifier import logits_of
+from jurygcn.baselines.networks import GCNClassifier
+from jurygcn.data import load_dataset, synthetic
 from jurygcn.errors import SettingError
+from jurygcn.evaluation import mean_set_size, set_coverage, split_conformal
 from jurygcn.graph.propagation import Propagation
 
 ALPHA = 0.1
@@ -189,3 +192,19 @@ def test_settings_and_refusals(data: Data, pi: Tensor):
             choosing=[choosing],
             alpha=ALPHA,
         )
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_sets_become_smaller_with_as_many_labels_as_its_authors_have():
+    """A fifth of Cora trains, a tenth chooses the epoch, 474 labels each train the correction and calibrate."""
+    data = load_dataset("cora")
+    drawn = torch.randperm(2708, generator=torch.Generator().manual_seed(0))
+    train, choosing, tuning, calibration, test = drawn.split([541, 271, 474, 474, 948])
+    model, _ = GCNClassifier(epochs=200).train(data, train, seed=0)
+    before = torch.softmax(logits_of(model, data), dim=1)
+    given = {"train": train, "tuning": tuning, "choosing": [choosing], "alpha": ALPHA}
+    after = CFGNN.preset("cora").correct(before, data.y, Propagation.of(data).adjacency, **given)[0]
+    sets = [split_conformal(p, data.y, calibration, alpha=ALPHA, score="aps")[test] for p in (before, after)]
+    assert all(0.85 < set_coverage(some, data.y[test]) < 0.95 for some in sets)
+    assert mean_set_size(sets[1]) < 0.8 * mean_set_size(sets[0])

@@ -44,7 +44,7 @@ LEAST = 2  # tuning labels: one for the threshold, one for the size
 class Layer(nn.Module):
     """A layer of a GCN or of a GAT with one head: weighted sums over closed neighbourhoods, projected, plus a bias.
 
-    The sums are of inputs or of projections, whichever are narrower. Shapes: (senders, a) -> (receivers, b).
+    The sums are of inputs or of projections, whichever are narrower; there are fewer receivers than senders. Shapes: (senders, a) -> (receivers, b).
     """
 
     def __init__(self, in_channels: int, width: int, *, attention: bool) -> None:
@@ -68,7 +68,7 @@ class Layer(nn.Module):
             assert self.ends is not None
             sent, received = (x @ (self.W @ self.ends)).split(1, dim=1)
             weight = hop.weights(sent, received)
-        if self.W.shape[0] < self.W.shape[1]:
+        if self.W.shape[0] <= self.W.shape[1]:
             return weighted_sums(x, hop, weight) @ self.W + self.bias
         return weighted_sums(x @ self.W, hop, weight) + self.bias
 

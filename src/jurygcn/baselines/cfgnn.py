@@ -44,7 +44,8 @@ LEAST = 2  # tuning labels: one for the threshold, one for the size
 class Layer(nn.Module):
     """A layer of a GCN or of a GAT with one head: weighted sums over closed neighbourhoods, projected, plus a bias.
 
-    The sums are of inputs or of projections, whichever are narrower; there are fewer receivers than senders. Shapes: (senders, a) -> (receivers, b).
+    The sums are of inputs or of projections, whichever are narrower. Where both have the same width they are of inputs,
+    because there are fewer receivers than senders to project. Shapes: (senders, a) -> (receivers, b).
     """
 
     def __init__(self, in_channels: int, width: int, *, attention: bool) -> None:

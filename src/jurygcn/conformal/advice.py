@@ -27,6 +27,7 @@ from jurygcn.conformal.counts import FLOOR
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.engine import Engine
 from jurygcn.engine.portable import as_arrays, as_tensors
+from jurygcn.leave_one_out.jurors import CompressedJurors
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.leave_one_out.stacking import stack_classes, stack_values
 
@@ -176,6 +177,15 @@ def own_predictions(
     return {k: torch.cat(parts) for k, parts in found.items()}
 
 
+def own_of(
+    engine: Engine, jurors: Tensor | CompressedJurors, nodes: Tensor, *, diffusion: int | str, memory: str, **known: Any
+) -> dict[int, Tensor]:
+    """As `own_predictions`, of jurors with these steps or of compressed ones, whose votes are not averaged."""
+    if isinstance(jurors, CompressedJurors):
+        return {0: engine.loss.predict(jurors.own_outputs).to(engine.source_dtype)}
+    return own_predictions(engine, jurors, nodes, diffusion=diffusion, memory=memory, **known)
+
+
 def panel_of(engine: Engine) -> Panel:
     """The panel for the labels of a jury's model."""
     targets = engine.targets.cpu()
@@ -187,7 +197,7 @@ def panel_of(engine: Engine) -> Panel:
 
 def chosen_advice(
     engine: Engine,
-    steps: Tensor,
+    jurors: Tensor | CompressedJurors,
     panel: Panel,
     positions: Tensor,
     *,
@@ -197,10 +207,10 @@ def chosen_advice(
     heard: bool,
     everywhere: LeaveOneOutPredictions | None = None,
 ) -> Advice:
-    """The advice that jurors with these steps take, chosen once for each number of averages and kept in ``known``."""
+    """The advice that these jurors take, chosen once for each number of averages and kept in ``known``."""
     if diffusion not in known:
         nodes = engine.train_nodes[positions]
-        own = own_predictions(engine, steps, nodes, diffusion=diffusion, memory=memory, everywhere=everywhere)
+        own = own_of(engine, jurors, nodes, diffusion=diffusion, memory=memory, everywhere=everywhere)
         known[diffusion] = take_advice(engine, panel, positions, own, heard=heard)
     return known[diffusion]
 

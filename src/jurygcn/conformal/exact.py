@@ -19,10 +19,17 @@ from jurygcn.conformal.advice import Advice, chosen_advice
 from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.averaging import NeighbourAverages, take
 from jurygcn.conformal.counts import Counts
-from jurygcn.conformal.predictions import LeaveOneOutPredictions, parse_memory
+from jurygcn.conformal.first_order import check_in_one_go
+from jurygcn.conformal.predictions import (
+    FirstOrderPredictions,
+    LeaveOneOutPredictions,
+    parse_memory,
+    predictions_of,
+)
 from jurygcn.conformal.resuming import CountsFile
 from jurygcn.engine import PortableEngine
 from jurygcn.engine.portable import as_arrays, as_tensors
+from jurygcn.leave_one_out.jurors import CompressedJurors
 from jurygcn.leave_one_out.panel import Panel
 from jurygcn.parallel import map_batches
 
@@ -34,7 +41,7 @@ KEPT_BYTES, KEPT_SHARE = 64e6, 0.25
 
 
 class ExactCounter:
-    """Counts the votes of the jurors with these steps on the queried nodes.
+    """Counts the votes of the jurors with these steps, or of compressed ones, on the queried nodes.
 
     Attributes:
         outputs: the trained model's predictions at the queried nodes, (m, C).
@@ -47,7 +54,7 @@ class ExactCounter:
     def __init__(
         self,
         asked: Asked,
-        steps: Tensor,
+        jurors: Tensor | CompressedJurors,
         *,
         memory: str,
         advice: Advice | None = None,
@@ -64,8 +71,9 @@ class ExactCounter:
         diffusion = asked.question.diffusion if advice is None else advice.diffusion
         self.smoothing = NeighbourAverages(engine.data, base, diffusion if asked.classify else 0)
         self.averages = self.smoothing.candidates
-        self.predictions = everywhere or LeaveOneOutPredictions(engine, steps, self.smoothing.reach, memory=memory)
-        self._model = self.smoothing(self.predictions.of_parameters(engine.theta[None]))
+        reach = self.smoothing.reach
+        self.predictions = everywhere or predictions_of(engine, jurors, reach, asked.own_nodes, memory=memory)
+        self._model = self.smoothing(self.predictions.trained())
         self.outputs = take(self._model[0], self.at_asked)[:, :, 0]
         self._advice_here = None if advice is None else advice if asked.everything else advice.at(base)
 
@@ -93,6 +101,8 @@ class ExactCounter:
             resume: a folder for the counts so far.
             advance: called with the number of jurors just counted.
         """
+        if isinstance(self.predictions, FirstOrderPredictions):
+            check_in_one_go(parallel, resume)
         file = None if resume is None else CountsFile(Path(resume), self)
         counts = None if file is None else file.read()
         done = 0 if counts is None else counts.jurors
@@ -160,7 +170,7 @@ class ExactCounter:
 
 def advised_counter(
     asked: Asked,
-    steps: Tensor,
+    jurors: Tensor | CompressedJurors,
     panel: Panel,
     *,
     memory: str,
@@ -174,19 +184,19 @@ def advised_counter(
     """
     engine, diffusion = asked.engine, asked.question.diffusion if asked.classify else 0
     everywhere = None
-    if diffusion not in known:
-        size = len(asked.nodes) * engine.num_outputs * len(steps) * engine.source_dtype.itemsize
+    if diffusion not in known and isinstance(jurors, Tensor):
+        size = len(asked.nodes) * engine.num_outputs * len(jurors) * engine.source_dtype.itemsize
         if asked.everything and here and size < min(KEPT_BYTES, KEPT_SHARE * parse_memory(memory)):
-            everywhere = LeaveOneOutPredictions(engine, steps, asked.nodes, memory=memory, keep=True)
+            everywhere = LeaveOneOutPredictions(engine, jurors, asked.nodes, memory=memory, keep=True)
     advice = chosen_advice(
-        *(engine, steps, panel, asked.positions),
+        *(engine, jurors, panel, asked.positions),
         diffusion=diffusion,
         memory=memory,
         known=known,
         heard=heard,
         everywhere=everywhere,
     )
-    return ExactCounter(asked, steps, memory=memory, advice=advice, everywhere=everywhere)
+    return ExactCounter(asked, jurors, memory=memory, advice=advice, everywhere=everywhere)
 
 
 class PortableCounter:

@@ -20,13 +20,12 @@ from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.asked import Asked, errors_of
 from jurygcn.conformal.counts import Counts, Interval, Own
 from jurygcn.conformal.intervals import LowerTail
-from jurygcn.conformal.predictions import predictions_at
+from jurygcn.conformal.predictions import NUMBERS, predictions_at
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.jurors import CompressedJurors
 
-# Jurors per block, numbers in one array of derivatives, and nodes whose intervals are computed at once. They affect
-# speed and memory, not the result.
-BLOCK, NUMBERS, NODES = 64, 20_000_000, 512
+# Jurors per block, and nodes whose intervals are computed at once. They affect speed and memory, not the result.
+BLOCK, NODES = 64, 512
 
 # Bounds are widened by this much, relative and absolute, so that rounding never decides a comparison.
 SLACK = 1e-5
@@ -70,19 +69,10 @@ class FirstOrderCounter:
     """
 
     def __init__(self, asked: Asked, jurors: CompressedJurors) -> None:
-        question, engine = asked.question, asked.engine
-        if asked.classify and question.nonconformity != "lac":
-            raise SettingError(
-                f"expected nonconformity='lac' for linearised votes, got {question.nonconformity!r}; use 'lac', or "
-                "Jury(..., votes='exact')"
-            )
-        if asked.classify and question.diffusion not in ("auto", 0):
-            raise SettingError(
-                f"expected diffusion=0 or 'auto' for linearised votes, got {question.diffusion!r}; use one of them, or "
-                "Jury(..., votes='exact')"
-            )
+        check_linearized(asked)
+        engine = asked.engine
         self.asked, self.dtype = asked, engine.source_dtype
-        self.advice: Advice | None = None  # linearised jurors take none
+        self.advice: Advice | None = None  # their votes cannot be counted by bounds
         self.outputs = predictions_at(engine, asked.nodes)[:, :, 0]
         self.coefficients = jurors.coefficients.to(self.dtype)
         self.own_predictions = engine.loss.predict(jurors.own_outputs).to(self.dtype)
@@ -94,7 +84,7 @@ class FirstOrderCounter:
         return self.outputs if steps == 0 else None
 
     def advised_outputs(self) -> Tensor | None:
-        """None: linearised jurors take no advice."""
+        """None: these votes are counted without advice."""
         return None
 
     def count_all(
@@ -105,12 +95,7 @@ class FirstOrderCounter:
         advance: Callable[[int], None] = lambda _: None,
     ) -> Counts:
         """Count for all queried nodes, some at a time; ``parallel`` and ``resume`` are not supported."""
-        if parallel not in (None, "serial") or resume is not None:
-            what = "resume" if resume is not None else f"parallel={parallel!r}"
-            raise SettingError(
-                f"expected no parallel and no resume for linearised votes, got {what}; leave it out, or use "
-                "Jury(..., votes='exact')"
-            )
+        check_in_one_go(parallel, resume)
         counts = self.asked.empty_counts(self.outputs, (0,))
         counts.bounds.errors.append(self.errors)
         n, m, C = self.asked.num_jurors, len(self.asked.nodes), self.outputs.shape[1]
@@ -245,6 +230,31 @@ class FirstOrderCounter:
             any_ahead = torch.zeros(len(where), len(block.jurors), dtype=torch.int32).index_add_(0, among, ahead) > 0
             flips.index_add_(0, where, any_ahead.sum(dim=1))
         return flips
+
+
+def check_linearized(asked: Asked) -> None:
+    """Raise SettingError for questions that linearised votes do not answer."""
+    question = asked.question
+    if asked.classify and question.nonconformity != "lac":
+        raise SettingError(
+            f"expected nonconformity='lac' for linearised votes, got {question.nonconformity!r}; use 'lac', or "
+            "Jury(..., votes='exact')"
+        )
+    if asked.classify and question.diffusion not in ("auto", 0):
+        raise SettingError(
+            f"expected diffusion=0 or 'auto' for linearised votes, got {question.diffusion!r}; use one of them, or "
+            "Jury(..., votes='exact')"
+        )
+
+
+def check_in_one_go(parallel: int | str | None, resume: str | Path | None) -> None:
+    """Raise SettingError for linearised votes that are to be counted elsewhere or in parts."""
+    if parallel not in (None, "serial") or resume is not None:
+        what = "resume" if resume is not None else f"parallel={parallel!r}"
+        raise SettingError(
+            f"expected no parallel and no resume for linearised votes, got {what}; leave it out, or use "
+            "Jury(..., votes='exact')"
+        )
 
 
 @dataclass(frozen=True, eq=False)

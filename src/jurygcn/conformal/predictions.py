@@ -16,7 +16,9 @@ from torch import Tensor
 from jurygcn.checks import in_short
 from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
+from jurygcn.leave_one_out.jurors import CompressedJurors
 
+NUMBERS = 20_000_000  # in one array of derivatives along directions
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
@@ -60,6 +62,10 @@ class LeaveOneOutPredictions:
             self._kept[first] = votes
         return votes
 
+    def trained(self) -> Tensor:
+        """Predictions of the trained model, in the form of one vote, (m, C, 1)."""
+        return self.of_parameters(self.engine.theta[None])
+
     @torch.no_grad()
     def of_parameters(self, thetas: Tensor) -> Tensor:
         """Predictions of the models with these parameters, (b, P) -> (m, C, b)."""
@@ -69,6 +75,55 @@ class LeaveOneOutPredictions:
         """As many jurors as the budget allows, up to the fastest batch size."""
         fitting = budget // (self.dtype.itemsize * self.predictor.numbers)
         return int(max(1, min(len(self.steps), self.predictor.most, fitting)))
+
+
+class FirstOrderPredictions(LeaveOneOutPredictions):
+    """The predictions of compressed jurors, to first order in the outputs, without forward passes.
+
+    A juror's prediction at its own node comes from its whole step, not from the common directions.
+
+    Shapes: own_nodes (n,); a batch yields (positions (b,), predictions (m, C, b)).
+    """
+
+    def __init__(
+        self, engine: Engine, jurors: CompressedJurors, nodes: Tensor, own_nodes: Tensor, *, memory: str = "1GB"
+    ) -> None:
+        self.engine, self.nodes, self.dtype, self._kept = engine, nodes, engine.source_dtype, None
+        self.steps = jurors.coefficients.to(self.dtype)
+        self.outputs = engine.outputs_at(nodes)
+        self.tangents = engine.tangents(nodes, jurors.directions.to(self.dtype))
+        self.own = engine.loss.predict(jurors.own_outputs).to(self.dtype)
+        places = torch.full((int(engine.data.num_nodes),), -1).index_put_((nodes,), torch.arange(len(nodes)))
+        self.own_places = places[own_nodes]
+        copies = 4 * self.outputs.numel() * self.dtype.itemsize  # votes, and what is computed from them
+        self.batch_size = int(max(1, min(len(self.steps), parse_memory(memory) // copies)))
+
+    @torch.no_grad()
+    def of(self, jurors: Tensor) -> Tensor:
+        """Predictions of some jurors (positions), (m, C, b)."""
+        coefficients = self.steps[jurors].T  # (k, b)
+        z = self.outputs.unsqueeze(2).repeat(1, 1, len(jurors))
+        for rows in torch.arange(len(z)).split(max(1, NUMBERS // (z.shape[1] * len(coefficients)))):
+            here = slice(int(rows[0]), int(rows[-1]) + 1)
+            z[here] += self.tangents.at(here) @ coefficients
+        votes = self.engine.loss.predict(z, dim=1)
+        at = self.own_places[jurors]
+        known = (at >= 0).nonzero().squeeze(1)
+        votes[at[known], :, known] = self.own[jurors[known]]
+        return votes
+
+    def trained(self) -> Tensor:
+        """Predictions of the trained model, in the form of one vote, (m, C, 1)."""
+        return self.engine.loss.predict(self.outputs).unsqueeze(2)
+
+
+def predictions_of(
+    engine: Engine, jurors: Tensor | CompressedJurors, nodes: Tensor, own_nodes: Tensor, *, memory: str
+) -> LeaveOneOutPredictions:
+    """The predictions of jurors with these steps (n, P), or of compressed ones, at ``nodes``."""
+    if isinstance(jurors, CompressedJurors):
+        return FirstOrderPredictions(engine, jurors, nodes, own_nodes, memory=memory)
+    return LeaveOneOutPredictions(engine, jurors, nodes, memory=memory)
 
 
 def predictions_at(engine: Engine, nodes: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.checks import check_choice
-from jurygcn.conformal.advice import own_predictions
+from jurygcn.conformal.advice import own_of, own_predictions
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.curvature import curvature_of
 from jurygcn.errors import SettingError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
 OF = ("model", "jury")
+MOST_VOTES = 3_000_000_000  # of linearised jurors on all nodes and classes, that are computed for advice
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +65,25 @@ def left_out_of(jury: Jury, of: str) -> LeftOut:
 
 
 def has_stacked_jury(jury: Jury) -> bool:
-    """Whether the jury can take advice: linearised jurors take none."""
-    return not isinstance(jury.jurors, CompressedJurors)
+    """Whether the jury takes advice: linearised jurors take none where their votes are too many to be computed."""
+    votes = int(jury.data.num_nodes) * jury.engine.num_outputs * jury.jurors.count
+    return not isinstance(jury.jurors, CompressedJurors) or votes <= MOST_VOTES
+
+
+def voting(jury: Jury) -> Tensor | CompressedJurors:
+    """The steps of the jurors that vote, (n, P), or the compressed jurors."""
+    return jury.jurors if isinstance(jury.jurors, CompressedJurors) else jury.jurors.steps
 
 
 def _stacked(jury: Jury) -> Tensor:
     """Stacked predictions of the left-out nodes, with the weights that the other labels choose, (n, C)."""
     if not has_stacked_jury(jury):
-        raise SettingError("expected exact votes for the stacked jury, got linearised jurors; use of='model'")
+        raise SettingError(
+            f"expected at most {MOST_VOTES:.0e} votes of linearised jurors for the stacked jury, got more; use of='model'"
+        )
     advice, nodes = jury.advice(), jury.engine.train_nodes[jury.positions]
     k = advice.diffusion
-    own = own_predictions(jury.engine, jury.jurors.steps, nodes, diffusion=k, memory=jury.run.ballots)[k]
+    own = own_of(jury.engine, voting(jury), nodes, diffusion=k, memory=jury.run.ballots)[k]
     weights = advice.left_out.double()
     total = weights[0][:, None] * own.double().cpu().clamp_min(FLOOR).log()
     targets = jury.panel.targets[jury.positions]

@@ -88,12 +88,12 @@ def test_kernels_by_dense_matrices(name: str):
     pieces = J.mT @ softmax_curvature(z) @ J / n
     H = torch.diag(jury.curvature.diagonal) + pieces.sum(dim=0)
     added = AddedLabels(jury.factorised)
-    ((_, found),) = added.at(ASKED, together=10)
+    ((_, found),) = added.at(ASKED, memory=1e9)
     inverse = torch.linalg.pinv(H, rtol=1e-11, hermitian=True)
     torch.testing.assert_close(found.own, Ju @ inverse @ Ju.mT / n, atol=1e-9, rtol=1e-8)
     for i in (0, 7, n - 1):
         without = torch.linalg.pinv(H - pieces[i], rtol=1e-11, hermitian=True)
-        cross = found.cross[:, i]
+        cross = found.cross[:, :, i]
         torch.testing.assert_close(found.own + cross @ cross.mT, Ju @ without @ Ju.mT / n, atol=1e-9, rtol=1e-8)
         moved = -J[i] @ without @ Ju.mT / n
         centred = moved - moved.mean(dim=1, keepdim=True)  # a common shift of all logits changes nothing
@@ -117,7 +117,7 @@ def test_kernels_of_averaged_votes(steps: int):
     expected = (logs(theta + 1e-6 * direction) - logs(theta - 1e-6 * direction)) / 2e-6
     torch.testing.assert_close(slopes @ direction, expected, atol=1e-6, rtol=1e-6)
     added = AddedLabels(jury.factorised, diffusion=steps)
-    ((_, found),) = added.at(ASKED, together=10)
+    ((_, found),) = added.at(ASKED, memory=1e9)
     J, Ju, n = dense_jacobian(jury, NODES), dense_jacobian(jury, ASKED), len(NODES)
     pieces = J.mT @ softmax_curvature(jury.engine.train_outputs) @ J / n
     H = torch.diag(jury.curvature.diagonal) + pieces.sum(dim=0)
@@ -445,7 +445,7 @@ def test_heterogeneous_graphs(kind: str):
     J, Ju, z = rows(train_nodes), rows(asked), logits(model, data)[train_nodes].detach()
     n = len(train_nodes)
     H = torch.diag(jury.curvature.diagonal) + (J.mT @ softmax_curvature(z) @ J / n).sum(dim=0)
-    ((_, found),) = AddedLabels(jury.factorised).at(asked, together=10)
+    ((_, found),) = AddedLabels(jury.factorised).at(asked, memory=1e9)
     torch.testing.assert_close(found.own, Ju @ torch.linalg.inv(H) @ Ju.mT / n, atol=1e-8, rtol=1e-7)
     assert int(jury.verdict(full=True).tally("full").counts.max()) <= n
 

@@ -240,6 +240,41 @@ def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tenso
     return out
 
 
+def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
+    r"""J_i diag(scale) J_i^T for every node of a GCN, (n, C, C).
+
+    With two layers and one scale for all features of a hidden unit, T is not formed: nodes of equal degree share
+    products of their neighbours' rows, :math:`|T_{qi}|^2 = \sum_{vw} \hat A_{iv} \sigma'_{vq} (\hat A X)_v^T
+    (\hat A X)_w \sigma'_{wq} \hat A_{iw}`.
+    """
+    AX, AE, W2 = form.AE[1], form.AE[-1], form.W[-1]
+    scale1 = scale[: form.W[1].numel()].view(form.W[1].shape)
+    if form.L != 2 or not bool((scale1 == scale1[0]).all()):
+        return closed_form_jacobian(form).own_grams(scale)
+    assert isinstance(AE, Tensor)
+    hop, slope = form.hop(2).to_scipy(), form.slope[1]
+    if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= TEMPORARY_NUMBERS:
+        AX = AX.to_dense()
+    neighbours, weights = torch.from_numpy(hop.indices).long().to(AE.device), torch.from_numpy(hop.data).to(AE)
+    degrees, starts = torch.from_numpy(np.diff(hop.indptr)).long(), torch.from_numpy(hop.indptr[:-1]).long()
+    lengths = torch.zeros(len(AE), slope.shape[1], dtype=scale.dtype, device=scale.device)
+    for degree in degrees[degrees > 0].unique().tolist():
+        alike = (degrees == degree).nonzero().squeeze(1)
+        for some in alike.split(max(1, TEMPORARY_NUMBERS // (degree * (degree + AX.shape[1])))):
+            entries = starts[some, None] + torch.arange(degree)  # (b, d)
+            near, edges = neighbours[entries], weights[entries]
+            masked = edges.unsqueeze(2) * slope[near]  # (b, d, h)
+            seen = AX[near] if isinstance(AX, Tensor) else _dense_rows(AX, near)
+            lengths[some] = ((seen @ seen.mT @ masked) * masked).sum(dim=1).to(lengths)
+    return _own_grams((lengths * scale1[0]).T, AE.to(scale), W2.to(scale), scale[scale1.numel() :].view(W2.shape))
+
+
+def _dense_rows(matrix: SparseMatrix, rows: Tensor) -> Tensor:
+    """Some rows of a sparse matrix, (...) -> (..., columns)."""
+    found = torch.from_numpy(matrix.to_scipy()[rows.flatten().cpu().numpy()].toarray())
+    return found.view(*rows.shape, -1).to(matrix.device)
+
+
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:
     """The training nodes' Jacobian of a GCN, in the cheapest form for its depth and sizes."""
     if form.L != 2:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian
+from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian, own_grams
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.protocol import Predictor, SecondDerivative
@@ -113,13 +113,17 @@ class GCNEngine(GenericEngine):
         return 16.0 * self.num_train * self.num_parameters
 
     def tangent_numbers(self, nodes: int) -> int:
-        """The hidden units before the last layer, and what they are computed from."""
+        """The outputs, or the hidden units before the last layer if they are fewer, and a copy."""
         last = self._weights[-1]
-        return 2 * nodes * (last.shape[0] if len(self._weights) > 1 else last.shape[1])
+        return 2 * nodes * (min(last.shape) if len(self._weights) > 1 else last.shape[1])
 
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""
         return closed_form_jacobian(self.theorem_1())
+
+    def own_grams(self, nodes: Tensor, scale: Tensor) -> Tensor:
+        """By Proposition 2, on the nodes' receptive field."""
+        return own_grams(self.at(nodes).theorem_1(), scale)
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss by Proposition 2, (P,)."""

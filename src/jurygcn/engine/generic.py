@@ -16,6 +16,7 @@ from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.data.heterogeneous import as_given, layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
+from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.engine.acceptance import check_outputs
 from jurygcn.engine.elsewhere import OF_GRAPH, elsewhere, separable
 from jurygcn.engine.expected import EgoDerivatives, Expected, NotSeparable, random_in_training
@@ -303,6 +304,11 @@ class GenericEngine:
             return EgoDerivatives(self).expected(0).jacobian
         except NotSeparable:
             return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
+
+    def own_grams(self, nodes: Tensor, scale: Tensor) -> Tensor:
+        """From the Jacobians of some nodes at a time."""
+        some = nodes.split(max(1, TEMPORARY_NUMBERS // (self.num_outputs * self.num_parameters)))
+        return torch.cat([self.at(part).jacobian().own_grams(scale) for part in some])
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss, (P,)."""

@@ -241,16 +241,15 @@ def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tenso
 
 
 def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
-    r"""J_i diag(scale) J_i^T for every node of a GCN, (n, C, C).
+    r"""J_i diag(scale) J_i^T for every node of a two-layer GCN, (n, C, C).
 
-    With two layers and one scale for all features of a hidden unit, T is not formed: nodes of equal degree share
-    products of their neighbours' rows, :math:`|T_{qi}|^2 = \sum_{vw} \hat A_{iv} \sigma'_{vq} (\hat A X)_v^T
-    (\hat A X)_w \sigma'_{wq} \hat A_{iw}`.
+    The scale must be the same for all features of a hidden unit. Nodes of equal degree are taken together, and T is
+    formed only for nodes with more neighbours than hidden units. For the others
+
+    .. math:: |T_{qi}|^2 = \sum_{vw} \hat A_{iv} \sigma'_{vq} (\hat A X)_v^T (\hat A X)_w \sigma'_{wq} \hat A_{iw}
     """
     AX, AE, W2 = form.AE[1], form.AE[-1], form.W[-1]
     scale1 = scale[: form.W[1].numel()].view(form.W[1].shape)
-    if form.L != 2 or not bool((scale1 == scale1[0]).all()):
-        return closed_form_jacobian(form).own_grams(scale)
     assert isinstance(AE, Tensor)
     hop, slope = form.hop(2).to_scipy(), form.slope[1]
     if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= TEMPORARY_NUMBERS:
@@ -265,7 +264,11 @@ def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
             near, edges = neighbours[entries], weights[entries]
             masked = edges.unsqueeze(2) * slope[near]  # (b, d, h)
             seen = AX[near] if isinstance(AX, Tensor) else _dense_rows(AX, near)
-            lengths[some] = ((seen @ seen.mT @ masked) * masked).sum(dim=1).to(lengths)
+            if degree > slope.shape[1]:
+                found = (masked.mT @ seen).square().sum(dim=2)
+            else:
+                found = ((seen @ seen.mT @ masked) * masked).sum(dim=1)
+            lengths[some] = found.to(lengths)
     return _own_grams((lengths * scale1[0]).T, AE.to(scale), W2.to(scale), scale[scale1.numel() :].view(W2.shape))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,12 +111,17 @@ def way_of(engine: GenericEngine) -> Way:
 
 
 def forward_seconds(engine: GenericEngine) -> float:
-    """The time of one forward pass on the whole graph, after one that warms up."""
+    """The time of one forward pass on the whole graph."""
     local = engine.cast(engine.source_dtype)
+    return timed_twice(lambda: local.outputs(local.theta))
+
+
+def timed_twice(work: Callable[[], object]) -> float:
+    """The time of some work without derivatives, the second time: the first one warms up."""
     with torch.no_grad():
-        local.outputs(local.theta)
+        work()
         started = time.perf_counter()
-        local.outputs(local.theta)
+        work()
     return time.perf_counter() - started
 
 

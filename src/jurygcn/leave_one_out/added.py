@@ -14,6 +14,7 @@ They cost one forward derivative for each row of U, whatever the number of nodes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -113,7 +114,8 @@ class AddedLabels:
     def _at_roots(self, rows: Tensor) -> Tensor:
         r"""The columns of the jurors' nodes times :math:`n^{-1/2} (I - M_{ii})^{-1/2}`, (k, nK) -> (k, jurors K)."""
         blocks = rows.view(len(rows), self.count, self._block)[:, self.positions].transpose(0, 1)
-        return torch.bmm(blocks, self._root).transpose(0, 1).flatten(1) / self.count**0.5
+        rooted: Tensor = torch.bmm(blocks, self._root).transpose(0, 1).flatten(1) / math.sqrt(self.count)
+        return rooted
 
     def _find_roots(self, many: LeaveOneOut) -> None:
         r""":math:`(I - M_{ii})^{-1/2}` of every juror, (n, K, K)."""
@@ -155,7 +157,7 @@ class AddedLabels:
         held = C * len(self._directions) + self.engine.tangent_numbers(1) * DIRECTIONS
         many, few = (max(1, int(memory / ALONG_SHARE / (size * numbers))) for numbers in (held, self.numbers))
         N = int(self.engine.data.num_nodes)
-        everything = N <= many and 2 * len(nodes) > N  # what all nodes share is kept with the graph
+        everything = many >= N and 2 * len(nodes) > N  # what all nodes share is kept with the graph
         for group in torch.arange(len(nodes)).split(many):
             there = torch.arange(N) if everything else nodes[group]
             along = self._along(there)

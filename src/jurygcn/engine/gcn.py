@@ -128,7 +128,7 @@ class GCNEngine(GenericEngine):
         return closed_form_jacobian(self.theorem_1())
 
     def own_grams(self, nodes: Tensor, scale: Tensor) -> Tensor:
-        """By Proposition 2 on the nodes' receptive field, if it has two layers and the scale is the same for features."""
+        """By Proposition 2; without rows of the Jacobian for two layers, if the scale is the same for all features."""
         first = scale[: self._weights[0].numel()].view(self._weights[0].shape)
         if len(self._weights) != 2 or not bool((first == first[0]).all()):
             return super().own_grams(nodes, scale)

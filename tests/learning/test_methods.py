@@ -261,6 +261,7 @@ def test_cagcn_by_hand():
     torch.testing.assert_close(factors(z, DATA.edge_index), (raw.exp() + 1.1).log(), rtol=1e-4, atol=1e-5)
     p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]])
     torch.testing.assert_close(margins(p, torch.tensor([0, 2])), torch.tensor([0.7, 0.2]))
+    assert margins(torch.ones(2, 1), torch.tensor([0, 0])).tolist() == [0.0, 0.0]  # one class alone
 
 
 def test_gats_by_hand():

@@ -92,6 +92,6 @@ class CaGCN:
 
 def margins(probabilities: Tensor, y: Tensor) -> Tensor:
     """One minus the gap of the two largest probabilities where the prediction is right, the gap elsewhere, (m,)."""
-    top = probabilities.topk(2, dim=1)
-    gap = top.values[:, 0] - top.values[:, 1]
+    top = probabilities.topk(min(2, probabilities.shape[1]), dim=1)
+    gap = 2 * top.values[:, 0] - top.values.sum(dim=1)  # a single class has no second largest
     return torch.where(top.indices[:, 0] == y, 1 - gap, gap)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import contains_self_loops
 
 from jurygcn.data import check_graph
 from jurygcn.graph.ego import ego_graphs
@@ -27,6 +28,8 @@ def elsewhere(engine: GenericEngine, data: Data, nodes: Tensor, targets: Tensor,
     part = copy.copy(engine)
     part._clear_cached(*OF_GRAPH)
     part.data, part.train_nodes, part.targets = check_graph(data), nodes, targets
+    if contains_self_loops(data.edge_index) and not contains_self_loops(engine.data.edge_index):
+        part.takes_sparse = False  # it was tested without loops, which some layers treat in another way
     if theta is not None:
         part.model = independent_copy(engine.model)
         part.parameters = {name: p.detach() for name, p in part.model.named_parameters() if p.requires_grad}

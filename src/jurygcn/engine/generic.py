@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch_geometric.data import Data, HeteroData
+from torch._C._functorch import peek_interpreter_stack
+from torch_geometric.data import Data
 
 from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
-from jurygcn.data.heterogeneous import as_given, layout_of
+from jurygcn.data.heterogeneous import layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.engine.acceptance import check_outputs
@@ -22,22 +21,22 @@ from jurygcn.engine.elsewhere import OF_GRAPH, elsewhere, separable
 from jurygcn.engine.expected import EgoDerivatives, Expected, NotSeparable, random_in_training
 from jurygcn.engine.protocol import Predictor, SecondDerivative
 from jurygcn.engine.refusals import check_devices, check_layers
+from jurygcn.engine.sparse_sums import SAME, SparseGraphs
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.ego import Changes, EgoGraphs, ego_graphs
+from jurygcn.graph.fused import SparseProducts
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.typed import local_view
 from jurygcn.losses import Loss, loss_named
-from jurygcn.models.calling import Forward, call, graph_arguments, node_rows
+from jurygcn.models.calling import Forward, call, call_with
 from jurygcn.models.copies import check_initialised, in_use, independent_copy
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 from jurygcn.models.weight_decay import decay_by_name
 
-# Outputs on a subgraph and on the whole graph count as equal up to this share of the largest output (rounding).
-SAME = {torch.float64: 1e-8, torch.float32: 1e-4}
-PROBES = 1  # random parameter vectors at which the two are compared
+PROBES = 1  # random parameter vectors at which two ways to compute outputs are compared
 
 
 class GenericEngine:
@@ -48,6 +47,8 @@ class GenericEngine:
 
     Shapes: N nodes, n training nodes, C outputs, P trainable parameters; theta (P,).
     """
+
+    takes_sparse = False  # whether the model sums messages by one product, if it gets a sparse adjacency
 
     def __init__(
         self,
@@ -226,9 +227,9 @@ class GenericEngine:
 
     @cached_property
     def trained_outputs(self) -> Tensor:
-        """Logits of all nodes at the trained parameters, (N, C)."""
-        with torch.no_grad():
-            return self.outputs(self.theta)
+        """Logits of all nodes at the trained parameters, as the model gives them for the caller's graph, (N, C)."""
+        with torch.no_grad(), in_use:
+            return call_with(self.parameters, self.model, self._inputs, self.forward)
 
     @cached_property
     def train_outputs(self) -> Tensor:
@@ -244,17 +245,28 @@ class GenericEngine:
             z = self.called(self.unflatten(theta), graph)
         return z if nodes is None else z[nodes]
 
+    def summing(self, graph: Data) -> Data:
+        """The graph with a sparse adjacency where the model takes it: it then sums messages without forming them.
+
+        Not in training mode, in which a model may change its list of edges, and not inside a function transform, which
+        cannot differentiate the entries of a sparse matrix.
+        """
+        usable = self.takes_sparse and not self.model.training and peek_interpreter_stack() is None
+        return self._sparse.of(graph) if usable else graph
+
+    @cached_property
+    def _sparse(self) -> SparseGraphs:
+        return SparseGraphs()
+
     def called(self, parameters: dict[str, Tensor], graph: Data) -> Tensor:
         """Logits of all nodes of ``graph`` with these parameters in place of the model's own, (N, C)."""
-        if self.forward is None:
-            raw = functional_call(self.model, parameters, graph_arguments(self.model, graph))
-        else:
-            raw = functional_call(_Caller(self.model, self.forward), _prefixed(parameters), (as_given(graph),))
-        return node_rows(raw, self.model, graph, self.forward)
+        with SparseProducts():
+            return call_with(parameters, self.model, self.summing(graph), self.forward)
 
     def call(self, graph: Data) -> Tensor:
         """Logits of all nodes of ``graph`` by the model itself, in the mode it is in."""
-        return call(self.model, graph, self.forward)
+        with SparseProducts():
+            return call(self.model, self.summing(graph), self.forward)
 
     @cached_property
     def _train_graph(self) -> tuple[Data, Tensor]:
@@ -382,18 +394,3 @@ class GenericEngine:
 def vote_dtype(model: nn.Module) -> torch.dtype:
     """The precision in which a model's jurors vote: float64 if it has float64 parameters, else float32."""
     return torch.float64 if any(p.dtype == torch.float64 for p in model.parameters()) else torch.float32
-
-
-class _Caller(nn.Module):
-    """A module around a user's ``forward(model, data)``, so that ``functional_call`` can replace parameters."""
-
-    def __init__(self, model: nn.Module, call: Forward) -> None:
-        super().__init__()
-        self.model, self.call = model, call
-
-    def forward(self, data: Data | HeteroData) -> Any:
-        return self.call(self.model, data)
-
-
-def _prefixed(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"model.{name}": value for name, value in parameters.items()}

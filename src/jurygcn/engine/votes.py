@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from jurygcn.data.heterogeneous import all_edges
 from jurygcn.derivatives.autodiff import CHUNK, UNBATCHED
 from jurygcn.derivatives.lifted import sparse_if_worth, times
 from jurygcn.derivatives.uses import LINEAR, PRODUCTS, Use, Uses
-from jurygcn.graph.fused import SparseProducts, has_values, with_sparse_adjacency
 from jurygcn.models.copies import in_use
 
 if TYPE_CHECKING:
@@ -66,7 +65,8 @@ class LiftedPredictor:
         names = {use.name for use in self.constant}
         self.weights = {n: p for n, p in self.parameters.items() if n in names}
         self.inputs = [sparse_if_worth(use.inputs) for use in self.constant if use.inputs is not None]
-        self.fused = self._fused_graph()
+        sparse = self.engine.summing(self.graph)
+        self.fused = None if sparse is self.graph else sparse
         all_pairs, reached = all_edges(self.graph)
         widest = max((p.shape[0] for p in engine.parameters.values() if p.dim()), default=engine.num_outputs)
         # Per layer a message on every edge, unless they are summed at once, and a few rows on every node.
@@ -94,20 +94,6 @@ class LiftedPredictor:
         }
         return [use for use in runs[0] if same[use.name]]
 
-    def _fused_graph(self) -> Data | None:
-        """The graph with a sparse adjacency, if the model takes it and gives the same outputs."""
-        engine = self.engine
-        if engine.forward is not None or has_values(self.graph):
-            return None
-        some = torch.stack(engine.probed)
-        try:
-            graph = with_sparse_adjacency(self.graph)
-            plain, fused = self._batched(some, self.graph), self._batched(some, graph, strict=True)
-        except Exception:
-            return None
-        scale = plain.abs().max()
-        return graph if bool((plain - fused).abs().max() <= 1e-5 * scale) else None
-
     def outputs(self, thetas: Tensor) -> Tensor:
         """(b, P) -> (m, C, b)."""
         graph = self.graph if self.fused is None else self.fused
@@ -132,11 +118,11 @@ class LiftedPredictor:
                 return derivatives(self.fused, self._rows)
         return derivatives(self.graph, self._rows + self._messages)
 
-    def _batched(self, thetas: Tensor, graph: Data, *, strict: bool = False) -> Tensor:
+    def _batched(self, thetas: Tensor, graph: Data) -> Tensor:
         """All models in one pass."""
         rest, products = self._split(thetas)
         with in_use:
-            out: Tensor = vmap(partial(self._one, graph, strict=strict), in_dims=(0, 1), out_dims=-1)(rest, products)
+            out: Tensor = vmap(partial(self._one, graph), in_dims=(0, 1), out_dims=-1)(rest, products)
         return out
 
     def _split(self, thetas: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -149,12 +135,10 @@ class LiftedPredictor:
             products.append(product.view(len(product), b, -1))
         return {name: value for name, value in values.items() if name not in self.weights}, products
 
-    def _one(self, graph: Data, rest: dict[str, Tensor], products: list[Tensor], *, strict: bool = False) -> Tensor:
+    def _one(self, graph: Data, rest: dict[str, Tensor], products: list[Tensor]) -> Tensor:
         """The outputs at the nodes, from the parameters of one model, (m, C)."""
         named = [(use.name, product) for use, product in zip(self.constant, products, strict=True)]
-        with ExitStack() as modes:
-            modes.enter_context(SparseProducts(strict=strict))
-            modes.enter_context(Substitute(self.weights, named))
+        with Substitute(self.weights, named):
             return self.engine.called(rest, graph)[self.rows]
 
 

@@ -24,7 +24,6 @@ from jurygcn.derivatives.lifted import sparse_if_worth, times
 from jurygcn.derivatives.units import UnitJacobian, Units
 from jurygcn.derivatives.uses import Use, Uses
 from jurygcn.engine.expected import Expected, training_mode
-from jurygcn.graph.fused import SparseProducts, with_sparse_adjacency
 from jurygcn.models.copies import in_use
 
 if TYPE_CHECKING:
@@ -112,8 +111,7 @@ class Tracked:
 def track(source: GenericEngine, graph: Data, nodes: Tensor, seed: int | None) -> Tracked | None:
     """Run the model; None if a parameter acts in a way that is not noted."""
     parameters = {name: p for name, p in source.model.named_parameters() if p.requires_grad}
-    graph = with_sparse_sums(source, graph)
-    with torch.enable_grad(), training_mode(source.model, seed), SparseProducts(), Uses(parameters) as uses:
+    with torch.enable_grad(), training_mode(source.model, seed), Uses(parameters) as uses:
         z = source.call(graph)[nodes]
     back = torch.autograd.grad(z.sum(), list(parameters.values()), retain_graph=True, allow_unused=True)
     if uses.others or any(grad is not None for grad in back) or not uses.found:
@@ -212,21 +210,6 @@ def _spans(engine: GenericEngine) -> dict[str, slice]:
         spans[name] = slice(start, start + p.numel())
         start += p.numel()
     return spans
-
-
-def with_sparse_sums(engine: GenericEngine, graph: Data) -> Data:
-    """The graph with a sparse adjacency, whose backward passes are faster, if the model then gives the same outputs."""
-    if engine.typed or engine.forward is not None or graph.get("edge_attr") is not None:
-        return graph
-    try:
-        fused = with_sparse_adjacency(graph)
-        with torch.no_grad():
-            wanted = engine.call(graph)
-            with SparseProducts(strict=True):
-                found = engine.call(fused)
-    except Exception:  # the model takes edges only as a list
-        return graph
-    return fused if bool((found - wanted).abs().max() <= SAME * wanted.abs().max()) else graph
 
 
 def _slopes(z: Tensor, outputs: list[Tensor], some: Tensor) -> list[Tensor | None]:

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_torch_csr_tensor
 
 from jurygcn.data.contents import EDGE_VALUES
-from jurygcn.data.heterogeneous import COUNTS, layout_of
+from jurygcn.data.heterogeneous import COUNTS, EdgeType, Layout, layout_of
 from jurygcn.graph.sparse import can_sum_rows, sum_rows
 
 
@@ -28,19 +28,26 @@ def with_sparse_adjacency(data: Data) -> Data:
         adjacency = _matrix(data.edge_index, getattr(data, "edge_weight", None), (N, N), data.x)
         return Data(x=data.x, edge_index=adjacency, num_nodes=N)
     sizes, fused = dict(zip(layout.node_types, data[COUNTS].tolist())), copy.copy(data)
-    for key, (place, name) in layout.entries.items():
-        if name == "edge_index" and isinstance(place, tuple):
-            fused[key] = _matrix(data[key], None, (sizes[place[2]], sizes[place[0]]), data.x)
+    for key, (source, _, target) in _relations(layout).items():
+        fused[key] = _matrix(data[key], None, (sizes[target], sizes[source]), data.x)
     return fused
 
 
+def _relations(layout: Layout) -> dict[str, EdgeType]:
+    """The entries of a view that hold edges, and their relations."""
+    edges = {key: place for key, (place, name) in layout.entries.items() if name == "edge_index"}
+    return {key: place for key, place in edges.items() if isinstance(place, tuple)}
+
+
 def _matrix(edge_index: Tensor, weights: Tensor | None, size: tuple[int, int], like: Tensor) -> Tensor:
-    flipped = edge_index.flip(0)  # rows of the matrix are the receivers
+    """Rows are the receivers. Parallel edges stay apart: a mean over neighbours counts each of them."""
     if weights is None:
-        weights = torch.ones(flipped.shape[1], dtype=like.dtype, device=like.device)
+        weights = torch.ones(edge_index.shape[1], dtype=like.dtype, device=like.device)
+    senders, receivers = edge_index
+    order = (receivers * size[1] + senders).argsort(stable=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-        matrix: Tensor = to_torch_csr_tensor(flipped, weights, size=size)
+        matrix: Tensor = to_torch_csr_tensor(edge_index.flip(0)[:, order], weights[order], size, is_coalesced=True)
     return matrix
 
 
@@ -77,6 +84,8 @@ class SparseProducts(TorchFunctionMode):
             matrix, dense, reduce = (*args, "sum")[:3]
             if reduce in ("sum", "mean") and not matrix.requires_grad:
                 return apply_product(matrix, dense, mean=reduce == "mean")
+            if self.strict:
+                raise NotImplementedError(f"a sparse product with {reduce} cannot be batched")
         return func(*args, **kwargs)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.func import functional_call
 from torch_geometric.data import Data, HeteroData
 
 from jurygcn.data.contents import EDGE_VALUES
@@ -92,3 +93,24 @@ def call(model: nn.Module, data: Data, forward: Forward | None = None) -> Tensor
     """The logits of all nodes of ``data`` by the model itself, in the mode it is in, (N, C)."""
     raw = model(*graph_arguments(model, data)) if forward is None else forward(model, as_given(data))
     return node_rows(raw, model, data, forward)
+
+
+def call_with(parameters: dict[str, Tensor], model: nn.Module, data: Data, forward: Forward | None = None) -> Tensor:
+    """The logits of all nodes of ``data`` with these parameters in place of the model's own, (N, C)."""
+    if forward is None:
+        raw = functional_call(model, parameters, graph_arguments(model, data))
+    else:
+        prefixed = {f"model.{name}": value for name, value in parameters.items()}
+        raw = functional_call(_Caller(model, forward), prefixed, (as_given(data),))
+    return node_rows(raw, model, data, forward)
+
+
+class _Caller(nn.Module):
+    """A module around a user's ``forward(model, data)``, so that ``functional_call`` can replace parameters."""
+
+    def __init__(self, model: nn.Module, call: Forward) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, data: Data | HeteroData) -> Any:
+        return self.call(self.model, data)

@@ -66,19 +66,14 @@ def retrained(name: str, count: int) -> dict[str, Any]:
     verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
     true = (others <= mine.unsqueeze(2)).sum(dim=2)
     off = {method: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
-    probabilities = jury.leave_one_out_predictions(train).diagonal(dim1=0, dim2=1).T
-    return {**off, "bags": int(others.numel()), "mean_loo": float(probabilities.mean())}
+    return {**off, "bags": int(others.numel())}
 
 
 def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, float]:
     off = ((verdict.tally(method).counts - true).abs().double() / (labels + 1)).flatten()
     signed = float((verdict.tally(method).counts - true).double().mean()) / (labels + 1)
-    return {
-        "median": float(off.median()),
-        "p95": float(off.quantile(0.95)),
-        "mean": float(off.mean()),
-        "bias": signed,
-    }
+    spread = {"median": float(off.median()), "p95": float(off.quantile(0.95))}
+    return {**spread, "mean": float(off.mean()), "bias": signed}
 
 
 # --- coverage -----------------------------------------------------------------------------------------
@@ -222,11 +217,10 @@ def cost(name: str) -> dict[str, Any]:
     data = graph(name)
     labels = random_labels(paper_split(data, seed=0).pool, 60, seed=0)
     model, _ = fit_gcn(data, labels, PLAIN, seed=0)
-    found: dict[str, Any] = {"C": int(data.num_classes), "fit": 0.0}
+    found: dict[str, Any] = {"C": int(data.num_classes)}
     before = time.process_time()
     jury = Jury(model, data, labels, weight_decay=PLAIN.weight_decay, run=Run(memory="1GB")).fit()
-    found["fit"] = time.process_time() - before
-    found["estimated"] = jury.cost(full=True).full_seconds
+    found |= {"fit": time.process_time() - before, "estimated": jury.cost(full=True).full_seconds}
     for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
         jury.verdict(**settings)
         found[kind] = {

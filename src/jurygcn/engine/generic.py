@@ -17,7 +17,7 @@ from jurygcn.data.heterogeneous import layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.engine.acceptance import check_outputs
-from jurygcn.engine.elsewhere import OF_GRAPH, elsewhere, separable
+from jurygcn.engine.elsewhere import OF_GRAPH, elsewhere, near_training, separable
 from jurygcn.engine.expected import EgoDerivatives, Expected, NotSeparable, random_in_training
 from jurygcn.engine.protocol import Predictor, SecondDerivative
 from jurygcn.engine.refusals import check_devices, check_layers
@@ -170,8 +170,7 @@ class GenericEngine:
                 here = self.outputs(theta, positions, graph)
             except Exception:  # a model that has something for each node does not run on a part
                 return False
-            there = everywhere[nodes]
-            if not bool((there - here).abs().max() <= SAME[self.dtype] * everywhere.abs().max()):
+            if not bool((everywhere[nodes] - here).abs().max() <= SAME[self.dtype] * everywhere.abs().max()):
                 return False
         return True
 
@@ -226,9 +225,16 @@ class GenericEngine:
         return ordinary(self.data, dtype=self.dtype)
 
     @cached_property
+    def near(self) -> Data:
+        """The neighbourhood of a few training nodes, on which short tests of the model are made."""
+        return near_training(self)
+
+    @cached_property
     def trained_outputs(self) -> Tensor:
-        """Logits of all nodes at the trained parameters, as the model gives them for the caller's graph, (N, C)."""
+        """Logits of all nodes at the trained parameters, (N, C); in the model's precision they are its own, exactly."""
         with torch.no_grad(), in_use:
+            if self.dtype != self.source_dtype:
+                return self.called(self.parameters, self._inputs)
             return call_with(self.parameters, self.model, self._inputs, self.forward)
 
     @cached_property
@@ -375,6 +381,8 @@ class GenericEngine:
     def check(self) -> int:
         """Check that the model has one finite, deterministic prediction per node; return the number of outputs."""
         width = check_outputs(self)
+        for part in self._casts.values():  # made by the check itself
+            part.num_outputs = width
         _ = self._train_graph  # computed here, outside function transforms
         return width
 

@@ -15,7 +15,6 @@ from jurygcn.checks import all_finite
 from jurygcn.data import check_graph, check_nodes, check_targets, known_classes, ordinary
 from jurygcn.data.heterogeneous import layout_of
 from jurygcn.derivatives import ClosedForm, DenseJacobian, Jacobian, autodiff
-from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.engine.acceptance import check_outputs
 from jurygcn.engine.elsewhere import OF_GRAPH, elsewhere, near_training, separable
 from jurygcn.engine.expected import EgoDerivatives, Expected, NotSeparable, random_in_training
@@ -24,7 +23,7 @@ from jurygcn.engine.refusals import check_devices, check_layers
 from jurygcn.engine.sparse_sums import SAME, SparseGraphs
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
-from jurygcn.engine.ways import Way, derivatives_of, way_of, working_bytes
+from jurygcn.engine.ways import Way, derivatives_of, own_grams_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.ego import Changes, EgoGraphs, ego_graphs
 from jurygcn.graph.fused import SparseProducts
@@ -323,10 +322,7 @@ class GenericEngine:
         except NotSeparable:
             return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
 
-    def own_grams(self, nodes: Tensor, scale: Tensor) -> Tensor:
-        """From the Jacobians of some nodes at a time."""
-        some = nodes.split(max(1, TEMPORARY_NUMBERS // (self.num_outputs * self.num_parameters)))
-        return torch.cat([self.at(part).jacobian().own_grams(scale) for part in some])
+    own_grams = own_grams_of
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss, (P,)."""

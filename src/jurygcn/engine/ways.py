@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.engine.expected import (
     FEW_MASKS,
     MANY_ROWS,
@@ -108,6 +110,12 @@ def way_of(engine: GenericEngine) -> Way:
         rows = RowStream(engine)
         total = engine.num_train * engine.num_outputs * max(1, rows.masks)
         return Way("rows", rows.masks, forward, BACKWARD * total * forward, why if engine.typed else str(reason))
+
+
+def own_grams_of(engine: GenericEngine, nodes: Tensor, scale: Tensor) -> Tensor:
+    """J_u diag(scale) J_u^T of any nodes, from the Jacobians of some at a time: (P,) -> (r, C, C)."""
+    some = nodes.split(max(1, TEMPORARY_NUMBERS // (engine.num_outputs * engine.num_parameters)))
+    return torch.cat([engine.at(part).jacobian().own_grams(scale) for part in some])
 
 
 def forward_seconds(engine: GenericEngine) -> float:

@@ -98,4 +98,5 @@ def _cells(rows: Sequence[Row], key: tuple[str, str], names: Sequence[str], valu
 def _set_cell(rows: Sequence[Row], method: str, name: str) -> str:
     row = next(row for row in rows if (row["method"], row["dataset"]) == (method, name))
     single = "none" if row["singleton_accuracy"] is None else f"{row['singleton_accuracy']:.3f}"
-    return f"{row['coverage']:.3f}; {row['size']:.2f}; {single}"
+    fewer = f" ({row['splits']} splits)" if row["splits"] < max(other["splits"] for other in rows) else ""
+    return f"{row['coverage']:.3f}; {row['size']:.2f}; {single}{fewer}"

@@ -17,6 +17,8 @@ NAMES = {
 }
 SPLIT, DEFAULT, MAX_PROBABILITY = "split conformal", "default (ambiguity)", "max-probability"
 NEIGHBOURS = "neighbour doubt"
+# Results of scripts that have several.
+OPTIONS = {"real_models_agreement": "real_models.py --agreement", "advice_splits": "advice.py --splits"}
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
@@ -26,7 +28,7 @@ Tables = Iterator[tuple[str, str]]  # the name of a table, and the table
 
 def script_of(name: str) -> str:
     """The script that makes a result, with its option if it has several."""
-    return "real_models.py --agreement" if name == "real_models_agreement" else f"{name}.py"
+    return OPTIONS.get(name, f"{name}.py")
 
 
 def documents(root: Path) -> dict[str, Any]:

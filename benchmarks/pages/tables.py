@@ -126,6 +126,23 @@ def advice(document: Document) -> Tables:
         yield f"advice: {labels} labels", markdown(head, body)
 
 
+def advice_splits(document: Document) -> str:
+    """Coverage on more splits."""
+    body = [
+        [
+            f"{named(row['dataset'])}, {row['method']}",
+            str(row["splits"]),
+            f"{row['coverage']:.3f} ± {row['error']:.3f}",
+            f"{row['lowest']:.3f}",
+            f"{row['first_ten']:.3f}",
+            f"{row['size']:.2f}",
+        ]
+        for row in document["rows"]
+    ]
+    head = ["graph, method", "splits", "coverage ± standard error", "lowest", "first 10 splits", "labels per set"]
+    return markdown(head, body)
+
+
 def fidelity(document: Document) -> str:
     rows, body = document["rows"], []
     for name in values_of(rows, "dataset"):
@@ -242,6 +259,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "evaluation": comparison.tables,
     "label_sets": label_sets,
     "advice": advice,
+    "advice_splits": advice_splits,
     "full_conformal": full.tables,
     "fidelity": fidelity,
     "free_validation": validation.tables,

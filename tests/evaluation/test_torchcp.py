@@ -8,16 +8,20 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 
+from jurygcn.baselines.cfgnn import Correction
+from jurygcn.baselines.naps import naps_sets
 from jurygcn.conformal.scores import aps_scores, lac_scores
 from jurygcn.data import synthetic
 from jurygcn.evaluation.conformal import conformal_threshold
 from jurygcn.evaluation.graph_scores import diffuse_scores, navigated_scores, penalised_scores, similar_nodes
+from jurygcn.graph.propagation import Propagation
 
 pytest.importorskip("torchcp", reason="TorchCP is not installed", exc_type=ImportError)
 
 from torchcp.classification.score import APS, LAC, RAPS
-from torchcp.graph.predictor import SplitPredictor
+from torchcp.graph.predictor import NAPSPredictor, SplitPredictor
 from torchcp.graph.score import DAPS, SNAPS
+from torchcp.graph.trainer.model import CFGNNModel
 from torchcp.graph.utils import compute_adj_knn
 
 
@@ -73,3 +77,40 @@ def test_the_threshold():
     predictor.calculate_threshold(LOGITS, calibration, one_hot(labels, 8).bool(), 0.1)
     ours = conformal_threshold(OURS[calibration, labels[calibration]], alpha=0.1)
     assert float(predictor.q_hat.squeeze()) == pytest.approx(float(ours), abs=1e-6)
+
+
+@pytest.mark.parametrize(("scheme", "second_hop"), [("unif", 1.0), ("linear", 0.5), ("geom", 0.5)])
+def test_naps(scheme: str, second_hop: float):
+    """Theirs reads the labels of all other nodes; so does ours here.
+
+    Where sums of weights equal the level, their bisection stops anywhere between two scores. At this level none does.
+    The least probable label's score is 1 at every node, and rounding decides whether it is below a threshold of 1.
+    """
+    data = DATA.clone()
+    data.y, data.test_mask = torch.arange(90) % 8, torch.ones(90).bool()
+    predictor = NAPSPredictor(data, APS(score_type="softmax", randomized=False), cutoff=20, scheme=scheme)
+    nodes, theirs = predictor.predict_with_logits(LOGITS, torch.arange(90), 0.2137)
+    ours = naps_sets(PI, data.y, torch.arange(90), data.edge_index, alpha=0.2137, second_hop=second_hop)
+    assert len(nodes) > 50
+    last = OURS[nodes] > 1 - 1e-6
+    assert last.sum(dim=1).eq(1).all()
+    assert ours[nodes][~last].equal(theirs.bool()[~last])
+    assert 0 < int(theirs.sum()) < theirs.numel()
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_network_of_cf_gnn(layers: int):
+    theirs = CFGNNModel(Identity(), 8, hidden_channels=6, num_layers=layers).eval()
+    ours = Correction(8, hidden=6, layers=layers, attention=False, dropout=0.5).eval()
+    for layer, conv in zip(ours.layers, theirs.model.convs):
+        layer.W.data, layer.bias.data = conv.lin.weight.detach().T.clone(), torch.randn(len(conv.bias))
+        conv.bias.data = layer.bias.detach().clone()
+    found = ours.outputs_at(PI, Propagation.of(DATA).adjacency, torch.arange(90))()
+    close(found, theirs(LOGITS, DATA.edge_index))
+
+
+class Identity(torch.nn.Module):
+    """A model whose logits are its inputs."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x

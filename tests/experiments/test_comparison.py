@@ -11,12 +11,16 @@ from torch_geometric.data import Data
 
 from cli.invoke import refuses, run, run_json
 from jurygcn import GCN, Jury, train
+from jurygcn.baselines.cfgnn import CFGNN
 from jurygcn.baselines.classifier import logits_of
+from jurygcn.conformal.scores import aps_scores
 from jurygcn.data import labelled, paper_split, random_labels, synthetic
 from jurygcn.errors import DataError, SettingError
-from jurygcn.evaluation import error_auroc, mean_set_size, set_coverage, split_conformal
+from jurygcn.evaluation import error_auroc, mean_set_size, nll, set_coverage, split_conformal
 from jurygcn.experiments import comparison
-from jurygcn.experiments.comparison import CONFORMAL, JURY, METHODS, Trial, evaluate
+from jurygcn.experiments.comparison import CONFORMAL, CORRECTED, JURY, METHODS, evaluate
+from jurygcn.experiments.trials import Trial, classes_to_leave_out
+from jurygcn.graph.propagation import Propagation
 
 CHEAP = (JURY, CONFORMAL, "temperature", "energy")
 
@@ -49,6 +53,10 @@ def test_the_jury_is_measured_as_by_hand(data: Data, found: comparison.Evaluatio
     assert row["sets"][JURY]["coverage"] == set_coverage(sets, data.y[split.test])
     assert row["sets"][JURY]["size"] == mean_set_size(sets)
     assert row["probabilities"]["accuracy"] == pytest.approx(float((~wrong).double().mean()))
+    assert row["calibrated"]["nll"] == pytest.approx(nll(verdict.calibrated, data.y[split.test]))
+    by_method = found.probabilities.set_index("method")["nll"]
+    for method, key in ((JURY, "calibrated"), ("gcn", "probabilities")):
+        assert by_method[method] == pytest.approx(sum(row_of(found, JURY, seed=s)[key]["nll"] for s in (0, 1)) / 2)
 
 
 def test_methods_that_can_judge_the_same_model(found: comparison.Evaluation):
@@ -71,14 +79,39 @@ def test_split_conformal_shares_the_labels(data: Data, found: comparison.Evaluat
     pi = torch.softmax(logits_of(model, data), dim=1)
     sets = split_conformal(pi, data.y, second, alpha=0.1)[trial.split.test]
     measured = row_of(found, CONFORMAL)["sets"]
-    names = ("LAC", "APS", "RAPS", "DAPS", "SNAPS", "DAPS tuned")
+    names = ("LAC", "APS", "RAPS", "DAPS", "SNAPS", "DAPS tuned", "NAPS")
     assert list(measured) == [f"split conformal, {score}" for score in names]
     assert measured["split conformal, LAC"]["coverage"] == set_coverage(sets, trial.truth)
 
 
+def test_cf_gnn_shares_the_labels(data: Data, monkeypatch: pytest.MonkeyPatch):
+    """Half train the model, a quarter the correction, a quarter calibrates; fewer than eight labels are too few."""
+    quick = CFGNN(epochs=30, first=10)
+    monkeypatch.setattr(comparison.CFGNN, "preset", lambda _: quick)
+    measured = evaluate(data, labels=40, splits=1, methods=(CORRECTED,))
+    names = [f"CF-GNN, {score}{words}" for words in ("", ", with validation labels") for score in ("APS", "RAPS")]
+    assert measured.sets["method"].tolist() == names
+    assert len(measured.rows) == 1, "it has no score for classes left out"
+    trial = Trial.of(data, 40, 0)
+    shuffled = trial.labels[torch.randperm(40, generator=torch.Generator().manual_seed(0))]
+    train, tuning, calibration = shuffled[:20], shuffled[20:30], shuffled[30:]
+    model, _ = comparison.PLAIN.train(data, train, seed=0)
+    pi, hidden = torch.softmax(logits_of(model, data), dim=1), data.y.clone()
+    hidden[calibration] = hidden[trial.split.test] = 0  # labels that the correction may not read
+    A, val = Propagation.of(data).adjacency, trial.split.val
+    found = quick.correct(pi, hidden, A, train=train, tuning=tuning, choosing=[tuning, val], alpha=0.1, seed=0)
+    for corrected, name in zip(found, names[::2]):
+        own = aps_scores(corrected)[calibration, data.y[calibration]].sort().values
+        sets = aps_scores(corrected)[trial.split.test] <= own[9] + 1e-6  # rank 10 of 10
+        row = measured.sets.set_index("method").loc[name]
+        assert row["coverage"] == pytest.approx(set_coverage(sets, trial.truth))
+        assert row["size"] == pytest.approx(mean_set_size(sets))
+    assert evaluate(data, labels=6, splits=1, methods=(CORRECTED,)).sets.empty
+
+
 def test_left_out_classes_are_unknown_to_the_method(data: Data):
     trial = Trial.left_out(data, 30, 0)
-    assert comparison.classes_to_leave_out(data) == 2
+    assert classes_to_leave_out(data) == 2
     assert trial.data.num_classes == 3
     known = labelled(trial.data)
     assert bool(known[trial.labels].all())
@@ -89,7 +122,7 @@ def test_left_out_classes_are_unknown_to_the_method(data: Data):
 
 @pytest.mark.parametrize(("classes", "left_out"), [(7, 3), (6, 2), (3, 1), (2, 0)])
 def test_how_many_classes_are_left_out(classes: int, left_out: int):
-    assert comparison.classes_to_leave_out(Data(num_classes=classes)) == left_out
+    assert classes_to_leave_out(Data(num_classes=classes)) == left_out
 
 
 def test_means_over_splits(found: comparison.Evaluation):
@@ -148,6 +181,7 @@ def test_methods_are_those_that_are_documented():
     assert METHODS == (
         "jury",
         "split conformal",
+        "cf-gnn",
         "mc-dropout",
         "ensemble",
         "temperature",

@@ -38,6 +38,17 @@ class Messages:
         parts = (rows.indices.astype(np.int64), receiver.astype(np.int64), itself.astype(np.int64))
         return Messages(*(torch.from_numpy(part) for part in parts))
 
+    def weights(self, sent: Tensor, received: Tensor) -> Tensor:
+        r"""The weight of each message, :math:`softmax(LeakyReLU(sent + received))` over the messages of a receiver.
+
+        Shapes: sent, received (senders, heads) -> (E, heads).
+        """
+        score = functional.leaky_relu(sent[self.sender] + received[self.itself][self.receiver], 0.2)
+        index, empty = self.receiver[:, None].expand_as(score), score.new_zeros(len(self.itself), score.shape[1])
+        largest = torch.full_like(empty, -torch.inf).scatter_reduce(0, index, score.detach(), "amax")
+        weight = (score - largest[self.receiver]).exp()
+        return weight / empty.index_add(0, self.receiver, weight)[self.receiver]
+
 
 class Attention(nn.Module):
     r"""One layer of attention with several heads.
@@ -70,14 +81,8 @@ class Attention(nn.Module):
         """The attention-weighted sum of messages at every receiver, plus the bias."""
         rate = self.dropout if self.training else 0.0
         h = projected.view(-1, self.heads, self.width)
-        from_sender, from_receiver = (h * self.sending).sum(dim=-1), (h * self.receiving).sum(dim=-1)[messages.itself]
         receiver, count = messages.receiver, len(messages.itself)
-        score = functional.leaky_relu(from_sender[messages.sender] + from_receiver[receiver], 0.2)
-        index = receiver[:, None].expand_as(score)
-        largest = score.new_full((count, self.heads), -torch.inf).scatter_reduce(0, index, score.detach(), "amax")
-        weight = (score - largest[receiver]).exp()
-        total = weight.new_zeros(count, self.heads).index_add(0, receiver, weight)
-        attention = drop(weight / total[receiver], rate)
+        attention = drop(messages.weights((h * self.sending).sum(dim=-1), (h * self.receiving).sum(dim=-1)), rate)
         h = drop(h, rate)
         weighted = attention.unsqueeze(-1) * h[messages.sender]
         out = weighted.new_zeros(count, self.heads, self.width).index_add(0, receiver, weighted)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from jurygcn.checks import MOST_REPEATS
-from jurygcn.choices import COMPARED, COMPARED_ALPHA, COMPARED_SPLITS
+from jurygcn.choices import COMPARED, COMPARED_ALPHA, COMPARED_SPLITS, USUALLY_COMPARED
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv, write_run
 from jurygcn.cli.reporting import print_json, shown
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 NOTE = (
     "Each score is measured on the errors of its own method's model. The jury, max-probability, entropy, temperature "
     "and energy share one GCN; mc-dropout, ensemble, laplace, gpn and sgnn have their own models. Temperature and gpn "
-    "also use the labels of validation nodes. Split conformal uses half of the labels for calibration."
+    "also use the labels of validation nodes, and cf-gnn where it says so. Split conformal uses half of the labels for "
+    "calibration."
 )
 
 
@@ -40,7 +41,7 @@ def evaluate(
     ] = COMPARED_ALPHA,
     methods: Annotated[
         str, typer.Option("--methods", help=f"Some of {', '.join(COMPARED)}, separated by commas.")
-    ] = ",".join(COMPARED),
+    ] = ",".join(USUALLY_COMPARED),
     left_out: Annotated[
         bool, typer.Option("--left-out/--no-left-out", help="Also detect nodes of classes left out of training.")
     ] = True,

@@ -220,7 +220,7 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         callback=one_of("--preset", PRESETS),
-        help="Settings that the authors of GAT and GPN use for one graph: pubmed.",
+        help=f"Settings that the authors of GAT, GPN and CF-GNN use for one graph: {', '.join(PRESETS)}.",
     ),
 ]
 Chosen = Annotated[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +11,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn import learning
-from jurygcn.baselines.classifier import logits_of, softmax_scores
-from jurygcn.checks import MOST_REPEATS, check_count, in_short
-from jurygcn.choices import COMPARED_ALPHA, COMPARED_SPLITS
+from jurygcn.baselines.cfgnn import CFGNN
+from jurygcn.baselines.classifier import softmax_scores
+from jurygcn.checks import MOST_REPEATS, check_count
+from jurygcn.choices import COMPARED_ALPHA, COMPARED_SPLITS, USUALLY_COMPARED
 from jurygcn.conformal.intervals import check_alpha
-from jurygcn.data import Split, paper_split, random_labels
+from jurygcn.data import paper_split
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import (
     accuracy,
@@ -30,28 +29,21 @@ from jurygcn.evaluation import (
     ece,
     error_aupr,
     error_auroc,
-    leave_out_classes,
-    mean_set_size,
     nll,
-    set_coverage,
-    singleton_accuracy,
-    split_conformal,
 )
-from jurygcn.evaluation.conformal import SCORES, tuned_diffusion
-from jurygcn.evaluation.graph_scores import similar_nodes
 from jurygcn.experiments.cells import Cell, Cells, Row
-from jurygcn.graph.propagation import graph_cache
+from jurygcn.experiments.rival_sets import about_sets, conformal_sets, corrected_sets
+from jurygcn.experiments.trials import Trial, classes_to_leave_out
 from jurygcn.io.fingerprints import fingerprint
 from jurygcn.jury import Jury
-from jurygcn.verdict import RANKINGS
+from jurygcn.verdict import RANKINGS, Verdict
 
-JURY, GCN, CONFORMAL = "jury", "gcn", "split conformal"
+JURY, GCN, CONFORMAL, CORRECTED = "jury", "gcn", "split conformal", "cf-gnn"
 SOFTMAX = ("max_probability", "entropy")
 SAME = "the same GCN"
 # The jury needs a model at its optimum, so without dropout; other methods use the same model where they can.
 PLAIN = learning.GCNClassifier(dropout=0.0)
 LABELS = 60
-LEFT_OUT_SHARE = 0.4  # of the classes: 3 of Cora's 7, 2 of Citeseer's 6, 1 of PubMed's 3
 
 
 @dataclass(frozen=True)
@@ -72,7 +64,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "gpn": Contestant(learning.GPNClassifier.preset, "its own: GPN", "validation"),
     "sgnn": Contestant(lambda _: learning.SGNNClassifier(), "its own: S-GNN"),
 }
-METHODS = (JURY, CONFORMAL, *CONTESTANTS)
+METHODS = (JURY, CONFORMAL, CORRECTED, *CONTESTANTS)
 MODELS = {JURY: SAME, GCN: SAME, **{name: contestant.model for name, contestant in CONTESTANTS.items()}}
 
 
@@ -95,130 +87,59 @@ class Setting:
         """One method on one split; with ``left_out``, how well it detects classes that were left out of training."""
         trial = Trial.left_out(self.data, self.labels, seed) if left_out else Trial.of(self.data, self.labels, seed)
         if method == CONFORMAL:
-            return {"sets": conformal_sets(trial, self.alpha, seed)}
-        sets: Tensor | None
+            return {"sets": conformal_sets(trial, self.alpha, seed, PLAIN)}
+        if method == CORRECTED:
+            return {"sets": corrected_sets(trial, self.alpha, seed, PLAIN, CFGNN.preset(self.preset))}
+        sets, calibrated = None, None
         if method == JURY:
-            probabilities, scores, sets = judged(trial, self.alpha, seed)
+            verdict = judged(trial, seed)
+            probabilities, sets = verdict.outputs, verdict.label_sets(self.alpha)
+            calibrated = None if verdict.advice is None else verdict.calibrated
+            scores = {name: verdict.uncertainty(name) for name in RANKINGS} | softmax_scores(verdict.outputs)
         else:
             fitted = (
                 CONTESTANTS[method]
                 .make(self.preset)
                 .fit(trial.data, trial.labels, val_nodes=trial.split.val, seed=seed)
             )
-            probabilities, sets = fitted.predict_proba(trial.split.test), None
+            probabilities = fitted.predict_proba(trial.split.test)
             scores = {kind: fitted.uncertainty(kind, nodes=trial.split.test) for kind in fitted.uncertainties}
         if left_out:
             return {"strange": {kind: error_auroc(score, trial.strange) for kind, score in scores.items()}}
         truth = trial.truth
         wrong = probabilities.argmax(dim=1) != truth
         metrics = {"auroc": error_auroc, "aupr": error_aupr, "aurc": aurc}
-        calibration = {"ece": ece, "nll": nll, "brier": brier}
         return {
             "scores": {kind: {key: m(score, wrong) for key, m in metrics.items()} for kind, score in scores.items()},
-            "probabilities": {
-                "accuracy": accuracy(probabilities.argmax(dim=1), truth),
-                **{key: measure(probabilities, truth) for key, measure in calibration.items()},
-            },
+            "probabilities": about_probabilities(probabilities, truth),
+            **({} if calibrated is None else {"calibrated": about_probabilities(calibrated, truth)}),
             **({} if sets is None else {"sets": {method: about_sets(sets, trial)}}),
         }
 
     def stamp(self, cell: Cell) -> str:
         """Everything that determines the cell's numbers."""
         method = cell["method"]
-        settings = CONTESTANTS[method].make(self.preset) if method in CONTESTANTS else PLAIN
-        version = {JURY: 4, CONFORMAL: 2, "energy": 3}.get(method, 1)  # increased by hand when more is measured
-        level = self.alpha if method in (JURY, CONFORMAL) else ""
+        settings: Any = CONTESTANTS[method].make(self.preset) if method in CONTESTANTS else PLAIN
+        settings = (PLAIN, CFGNN.preset(self.preset)) if method == CORRECTED else settings
+        version = {JURY: 5, CONFORMAL: 3, "energy": 3}.get(method, 1)  # increased by hand when more is measured
+        level = self.alpha if method in (JURY, CONFORMAL, CORRECTED) else ""
         return f"{version} {self.labels} {level} {settings!r} {self.fingerprint}"
 
 
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """One split: the graph for a method, its labels, and the test nodes. Shapes: labels (n,), strange (m,)."""
-
-    data: Data
-    split: Split
-    labels: Tensor
-    strange: Tensor
-
-    @classmethod
-    def of(cls, data: Data, labels: int, seed: int) -> Trial:
-        """The paper's split with random labels."""
-        split = paper_split(data, seed=seed)
-        if labels > len(split.pool):
-            raise SettingError(
-                f"expected at most the {len(split.pool)} labels of the pool, got {in_short(labels)}; lower the "
-                "number of labels"
-            )
-        return cls(data, split, random_labels(split.pool, labels, seed=seed), torch.zeros(len(split.test)).bool())
-
-    @classmethod
-    def left_out(cls, data: Data, labels: int, seed: int) -> Trial:
-        """The same without the labels and validation nodes of some classes."""
-        split = paper_split(data, seed=seed)
-        found = leave_out_classes(data.y, classes_to_leave_out(data))
-        known = found.labels >= 0
-        reduced = copy(data)
-        reduced.y, reduced.num_classes = found.labels, len(found.classes)
-        pool, val = split.pool[known[split.pool]], split.val[known[split.val]]
-        nodes = random_labels(pool, min(labels, len(pool)), seed=seed)
-        return cls(reduced, Split(pool, val, split.test), nodes, found.outlier[split.test])
-
-    @property
-    def truth(self) -> Tensor:
-        """The test nodes' labels, (m,)."""
-        truth: Tensor = self.data.y[self.split.test]
-        return truth
-
-
-def judged(trial: Trial, alpha: float, seed: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """The GCN's probabilities at the test nodes, the jury's scores and the GCN's own, and the jury's label sets."""
+def judged(trial: Trial, seed: int) -> Verdict:
+    """The jury's verdict on the test nodes, of a GCN trained on the labels."""
     model, _ = PLAIN.train(trial.data, trial.labels, seed=seed)
     jury = Jury(model, trial.data, trial.labels, weight_decay=PLAIN.weight_decay).fit()
-    verdict = jury.verdict(trial.split.test)
-    scores = {name: verdict.uncertainty(name) for name in RANKINGS} | softmax_scores(verdict.outputs)
-    return verdict.outputs, scores, verdict.label_sets(alpha)
+    return jury.verdict(trial.split.test)
 
 
-def conformal_sets(trial: Trial, alpha: float, seed: int) -> Row:
-    """Split conformal with the same number of labels: a random half to train on, the other half to calibrate on."""
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = trial.labels[torch.randperm(len(trial.labels), generator=generator)]  # the labels are sorted
-    train_on, calibration = shuffled[: len(shuffled) // 2], shuffled[len(shuffled) // 2 :]
-    model, _ = PLAIN.train(trial.data, train_on, seed=seed)
-    pi = torch.softmax(logits_of(model, trial.data), dim=1)
-    test, y, cache = trial.split.test, trial.data.y, graph_cache(trial.data).whole
-    if "similar nodes" not in cache:  # they depend on the features alone
-        cache["similar nodes"] = similar_nodes(trial.data.x)
-    similar = cache["similar nodes"]
-    given = {"alpha": alpha, "edge_index": trial.data.edge_index, "generator": generator}
-    found = {
-        f"split conformal, {score.upper()}": about_sets(
-            split_conformal(pi, y, calibration, score=score, similar=similar, **given)[test], trial
-        )
-        for score in SCORES
-    }
-    tuning, rest = calibration.chunk(2)  # the labels that tune DAPS are among the given ones
-    if len(rest):
-        tuned = tuned_diffusion(pi, y, tuning, rest, **given)
-        found["split conformal, DAPS tuned"] = about_sets(tuned[test], trial)
-    return found
-
-
-def about_sets(sets: Tensor, trial: Trial) -> Row:
-    """Coverage, mean size, and the share and accuracy of one-label sets (None if there are none)."""
-    single = singleton_accuracy(sets, trial.truth)
+def about_probabilities(probabilities: Tensor, truth: Tensor) -> Row:
+    """Accuracy, ECE, NLL and Brier score."""
+    measures = {"ece": ece, "nll": nll, "brier": brier}
     return {
-        "coverage": set_coverage(sets, trial.truth),
-        "size": mean_set_size(sets),
-        "singletons": float((sets.sum(dim=1) == 1).double().mean()),
-        "singleton_accuracy": None if single != single else single,
+        "accuracy": accuracy(probabilities.argmax(dim=1), truth),
+        **{key: measure(probabilities, truth) for key, measure in measures.items()},
     }
-
-
-def classes_to_leave_out(data: Data) -> int:
-    """The number of classes to leave out of training; 0 if there are too few classes."""
-    classes = int(data.num_classes)
-    return min(max(1, round(LEFT_OUT_SHARE * classes)), classes - 2) if classes > 2 else 0
 
 
 # --- the whole comparison -------------------------------------------------------------------------------------------
@@ -231,7 +152,7 @@ class Evaluation:
     Attributes:
         scores: per method and score, how well it detects the wrong predictions of ``model``: AUROC, AUPR (high is good)
             and AURC (low is good).
-        probabilities: per method accuracy, ECE, NLL and Brier score.
+        probabilities: per method accuracy, ECE, NLL and Brier score; the jury's are its calibrated ones.
         sets: per method coverage, mean size, share and accuracy of sets with one label.
         strange: per method and score the AUROC of detecting nodes of classes left out of training.
         settings: labels, splits, alpha and the classes left out.
@@ -258,7 +179,7 @@ def evaluate(
     labels: int | None = None,
     splits: int = COMPARED_SPLITS,
     alpha: float = COMPARED_ALPHA,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = USUALLY_COMPARED,
     left_out: bool = True,
     preset: str | None = None,
     keep: str | Path | None = None,
@@ -269,16 +190,17 @@ def evaluate(
 
     Each score is measured on the errors of its own method's model. The jury, max-probability, entropy, temperature
     scaling and energy share one GCN; MC dropout, the ensemble, Laplace, GPN and S-GNN have their own models, with other
-    errors. Split conformal uses half of the labels for calibration.
+    errors. Split conformal uses half of the labels for calibration, CF-GNN a quarter for its second network and a
+    quarter for calibration.
 
     Args:
         data: a graph with classes, as ``load_dataset`` returns it.
         labels: the number of labels of each method; 60, or the whole pool if smaller.
         splits: the number of random splits.
         alpha: the share of label sets that may miss the true label.
-        methods: names from ``METHODS``.
+        methods: names from ``METHODS``; by default all but "cf-gnn", which takes several times as long as the others.
         left_out: also measure how well scores detect nodes of classes left out of training.
-        preset: the methods' settings for one graph, "pubmed"; None for their default settings.
+        preset: the methods' settings for one graph, "cora", "citeseer" or "pubmed"; None for their default settings.
         keep: a folder for evaluation.jsonl; after an interruption the same call continues from it.
         finished: measure nothing; summarise the splits on which all methods are measured.
         progress: show a bar on stderr.
@@ -301,7 +223,7 @@ def evaluate(
         for outside in ((False, True) if gone else (False,))
         for seed in range(splits)
         for name in methods
-        if not (outside and name == CONFORMAL)
+        if not (outside and name in (CONFORMAL, CORRECTED))
     ]
     with TemporaryDirectory() as nowhere:
         kept = Cells("evaluation", setting.stamp, folder=Path(nowhere if keep is None else keep))
@@ -340,6 +262,7 @@ def summarise(rows: list[Row], settings: dict[str, Any]) -> Evaluation:
         for row in rows
         if "probabilities" in row and row["method"] != "energy"
     ]
+    overall += [{"method": row["method"], **row["calibrated"]} for row in rows if "calibrated" in row]
     sets = [{"method": kind, **values} for row in rows for kind, values in row.get("sets", {}).items()]
     return Evaluation(
         means(scores, ["method", "score"]),

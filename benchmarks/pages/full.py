@@ -72,10 +72,10 @@ def _cost(rows: list[Document]) -> str:
     body = [
         [
             f"{named(r['dataset'])}, {r['kind']}",
-            *(f"{r[key]:.2f}" for key in ("fit", "jackknife+", "full", "full, first")),
+            *(f"{r[key]:.2f}" for key in ("fit", "jackknife+", "full", "full, first", "estimated")),
             *(f"{r['ratio']:.1f}", str(r["bound"]), f"{r['with_fit']:.1f}", f"{r['peak_megabytes']:.0f}"),
         ]
         for r in rows
     ]
-    head = ["CPU seconds", "fit", "jackknife+", "full", "full, first time", "ratio", "2C", "ratio with fit", "peak MB"]
-    return markdown(head, body)
+    head = ["CPU seconds", "fit", "jackknife+", "full", "full, first time", "estimated by cost(full=True)"]
+    return markdown([*head, "ratio", "2C", "ratio with fit", "peak MB"], body)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from jurygcn.adding import KERNEL_SHARE
+from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.rank import MOST
 from jurygcn.errors import SettingError
+from jurygcn.leave_one_out.added import DIRECTIONS
 from jurygcn.linalg import NEVER_REFUSED, Choice, choose
 from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
 from jurygcn.settings import BALLOT_SHARE
@@ -28,6 +31,13 @@ FEW_JURORS = 500
 # Iterations that cg is assumed to need, and products with the model's weights in a forward pass and its derivative.
 CG_ITERATIONS, DERIVATIVE = 60, 3.0
 
+# A derivative along one direction, in forward passes.
+TANGENT = 2.0
+
+# Operations on the small systems of full conformal sets take so many times as long as those of large products. Newton
+# steps for the logits of an added label, with what is tried for each.
+SMALL_SYSTEMS, FITTING = 50.0, 180.0
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -41,6 +51,8 @@ class Cost:
         solver: the name of the solver; "none" if jurors are retrained.
         masks: the draws of dropout.
         why_slow: why derivatives are taken row by row; empty if they are not.
+        full_seconds: the part of the verdict's time that full conformal sets or intervals take; 0 if not asked for. An
+            upper estimate for the stacked jury: where the model has no weight, they take far less.
     """
 
     what: str
@@ -51,6 +63,7 @@ class Cost:
     solver: str
     masks: int
     why_slow: str
+    full_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -61,9 +74,12 @@ class Cost:
     def words(self) -> str:
         """The estimate in a sentence or two."""
         slow = f" Derivatives go row by row, because {self.why_slow}." if self.why_slow else ""
+        added = f" (at most {_duration(self.full_seconds)} of it for full conformal prediction)" * bool(
+            self.full_seconds
+        )
         return (
             f"{self.what}: about {_duration(self.fit_seconds)} to fit, {_duration(self.verdict_seconds)} for a verdict "
-            f"on all nodes, {self.bytes / 1e9:.1f} GB.{slow}"
+            f"on all nodes{added}, {self.bytes / 1e9:.1f} GB.{slow}"
         )
 
 
@@ -170,9 +186,36 @@ def check_fit(jury: Jury) -> None:
         )
 
 
-def check_verdict(jury: Jury, nodes: int) -> None:
-    """Raise SettingError if a verdict on so many nodes needs more memory than it may use."""
+def full_bytes(jury: Jury, nodes: int, *, averaged: bool = True) -> float:
+    """The memory that full conformal sets of so many nodes add: directions, their products, kernels of some nodes."""
+    engine, number = jury.engine, jury.engine.source_dtype.itemsize
+    rows, jurors, C, P = added_rows(jury), len(jury.positions), engine.num_outputs, engine.num_parameters
+    averages = averaged * jurors * C
+    directions = rows + averages
+    kernels = number * nodes * (5.0 * directions * C + 2 * jurors * C * C + engine.tangent_numbers(1) * DIRECTIONS)
+    held = P * ((8.0 + number) * directions + 8.0 * averages) + 16.0 * rows**2
+    return held + min(jury.run.bytes / KERNEL_SHARE, kernels)
+
+
+def added_rows(jury: Jury) -> int:
+    """The directions that jurors with an added label move along: rows of U, and parameters without weight decay."""
+    engine = jury.engine
+    K = engine.num_outputs - (engine.loss.name == "cross_entropy" and engine.num_outputs > 1)
+    return engine.num_train * K + int((engine.decay + jury.leave_out.damping == 0).sum())
+
+
+def check_verdict(jury: Jury, asked: Asked, *, full: bool) -> None:
+    """Raise SettingError if a verdict, with labels added to every node if ``full``, needs too much memory."""
+    nodes = len(asked.nodes)
     needed = verdict_bytes(jury, nodes)
+    more = full_bytes(jury, nodes, averaged=asked.question.diffusion != 0) if full else 0.0
+    if needed + more > max(jury.run.bytes, NEVER_REFUSED) >= needed:
+        raise SettingError(
+            f"expected full conformal prediction to fit in memory={jury.run.memory!r}, got about "
+            f"{(needed + more) / 1e9:.1f} GB for {jury.engine.num_train:,} labels and "
+            f"{jury.engine.num_parameters:,} parameters; use advice='panel', the jackknife+, or allow more "
+            "(Run(memory=...))"
+        )
     if needed > max(jury.run.bytes, NEVER_REFUSED):
         raise SettingError(
             f"expected a verdict to fit in memory={jury.run.memory!r}, got about {needed / 1e9:.1f} GB for {nodes:,} "
@@ -181,8 +224,12 @@ def check_verdict(jury: Jury, nodes: int) -> None:
         )
 
 
-def cost_of(jury: Jury) -> Cost:
+def cost_of(jury: Jury, *, full: bool = False) -> Cost:
     """The estimate, without doing the work; takes about as long as a few forward passes."""
+    if full:
+        plain, added, N = cost_of(jury), _adding_seconds(jury), int(jury.data.num_nodes)
+        needed = max(plain.bytes, verdict_bytes(jury, N) + full_bytes(jury, N))
+        return replace(plain, verdict_seconds=plain.verdict_seconds + added, full_seconds=added, bytes=needed)
     engine, jurors = jury.engine, len(jury.positions)
     n, P, C, N = engine.num_train, engine.num_parameters, engine.num_outputs, int(jury.data.num_nodes)
     way = engine.way()
@@ -223,6 +270,21 @@ def _voting_seconds(jury: Jury, forward: float) -> float:
         comparisons = 0.05 * len(jury.positions) * int(jury.data.num_nodes) * jury.engine.num_outputs
         return _rank(jury) * (DERIVATIVE * forward + 2 * comparisons / _operations_per_second(torch.float32))
     return len(jury.positions) * forward
+
+
+def _adding_seconds(jury: Jury) -> float:
+    """Forward derivatives, products with them, and small systems for every node, label and juror.
+
+    Counts operations of the model's own part, with votes averaged over neighbourhoods: the panel's is far smaller.
+    """
+    engine, way, rows = jury.engine, jury.engine.way(), float(added_rows(jury))
+    jurors, N, C, P = len(jury.positions), int(jury.data.num_nodes), engine.num_outputs, engine.num_parameters
+    fast, exact = _operations_per_second(torch.float32), _operations_per_second(torch.float64)
+    K = rows / engine.num_train
+    seconds = (rows + jurors * C) * TANGENT * way.forward_seconds + N / engine.num_train * way.pass_seconds
+    seconds += 6 * rows * P * C / exact + 4 * N * C * rows * (rows + C) / fast
+    small = N * jurors * C * (2 * K**3 + 4 * K**2 + 20) + FITTING * N * C * (C**2 + 30)
+    return seconds + SMALL_SYSTEMS * small / fast
 
 
 def _rank(jury: Jury) -> int:

@@ -148,7 +148,8 @@ class Jury:
         self._agreement: Agreement | None = None
         self._advice: dict[int | str, Advice] = {}
         self._left_out: dict[str, LeftOut] = {}
-        self._announced = self.grown = False
+        self._announced: set[bool] = set()
+        self.grown = False
 
     # --- Algorithm 2 -----------------------------------------------------------------------------------
 
@@ -163,17 +164,17 @@ class Jury:
         self._advice, self._left_out = {}, {}
         return self
 
-    def _announce(self) -> None:
-        """Say once what will be done and what it costs, if that is much."""
-        if self.run.progress and not self._announced and (expected := self.cost()).seconds > LONG:
+    def _announce(self, *, full: bool = False) -> None:
+        """Say once what will be done and what it costs, if that is much; once more before labels are added."""
+        if self.run.progress and full not in self._announced and (expected := self.cost(full=full)).seconds > LONG:
             announce(expected.words)
-        self._announced = True
+        self._announced |= {full}
 
     @plain_torch()
-    def cost(self) -> Cost:
-        """What ``fit`` and a verdict on all nodes will cost, estimated without doing the work."""
+    def cost(self, *, full: bool = False) -> Cost:
+        """What ``fit`` and a verdict on all nodes, ``full`` or not, will cost, estimated without doing the work."""
         with torch.enable_grad():
-            return cost_of(self)
+            return cost_of(self, full=full)
 
     @plain_torch()
     @torch.no_grad()
@@ -207,8 +208,8 @@ class Jury:
                 weighted by what they predict for left-out labels: smaller label sets, calibrated probabilities and a
                 better score for errors. Linearised jurors take none. None leaves the model's jurors alone;
                 "panel" leaves the regressions alone, with equal weights that no label chooses.
-            full: also count for ``label_sets(method="full")``, which takes 6 to 65 times as long on Cora and PubMed
-                with 60 labels. A regression has full conformal intervals with ``interval="full"``.
+            full: also count for ``label_sets(method="full")``, which takes much longer (``cost(full=True)``).
+                A regression has full conformal intervals with ``interval="full"``.
             groups: a whole number for every node of the graph, for ``label_sets(by="group")``.
             new_data: the graph with nodes and edges that arrived after training, the old nodes first; ``nodes`` are
                 then nodes of it. Nothing is fitted again.
@@ -222,18 +223,18 @@ class Jury:
             raise SettingError(f"expected advice to be 'auto', 'panel' or None, got {in_short(advice)}; choose one")
         if exact_ranks is None:
             exact_ranks = here.engine.loss.name == "mse"
-        if full or interval == "full":
+        if adds := full or interval == "full":
             check_full(here, full=full, interval=interval, alone=advice == "panel")
         question = Question(alpha, exact_ranks, interval, nonconformity, diffusion)
         asked = Asked(here.engine, here.positions, here._check_asked(nodes), question, check_groups(groups, here.data))
         total = here.jurors.count
-        check_verdict(here, len(asked.nodes))
-        here._announce()
+        check_verdict(here, asked, full=adds and advice != "panel")
+        here._announce(full=adds and advice != "panel")
         with progress_bar("Counting votes", total=total, unit="jurors", show=here.run.progress) as advance:
             counter = counter_of(here, asked, advice, here._advice)
             counts = counter.count_all(parallel=here.run.parallel, resume=resume, advance=advance)
             found = assemble(counter, counts, grounds_of(here, question, advice if counter.advice else None))
-        return with_full(here, counter, counts, found) if full or interval == "full" else found
+        return with_full(here, counter, counts, found) if adds else found
 
     def advice(self, diffusion: int | str = "auto") -> Advice:
         """The members of the stacked jury and their weights, chosen once for each number of averages."""

@@ -37,6 +37,7 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     **{"node_type": (type(None), str)},
 }
 FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
+DRAWN = "drawn"  # the training nodes that were drawn at random and have jurors, if others were chosen actively
 DECAY = "weight_decay"  # is compared as a vector: there are several ways to say the same
 SOLVE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("leave_out", "solver", "reason", "why_slow"), (str,)),
@@ -47,10 +48,10 @@ ROUNDING = 1e-4  # by which a leverage may lie outside of 0..1, and outputs of t
 
 def save_jury(jury: Jury, folder: Path) -> Path:
     """Write the fitted jury, in one piece: a folder holds the jury of before or this one."""
-    if jury.drawn:
-        raise SettingError("expected a jury without drawn to save, got one with it; make it again when needed")
     values = vars(jury.jurors)
     tensors = {"train_nodes": jury.train_nodes, "outputs": jury.engine.train_outputs}
+    if jury.drawn:
+        tensors[DRAWN] = jury.train_nodes[jury.positions]
     tensors |= {key: value for key, value in values.items() if isinstance(value, Tensor)}
     about = {
         "format": FORMAT,
@@ -75,9 +76,11 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data | Hete
         settings, solve, origin = (about[part] for part in ("settings", "solve", "origin"))
         _check_entries(settings, SETTINGS, "settings")
         tensors: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        train_nodes, outputs = tensors.pop("train_nodes"), tensors.pop("outputs")
-        if train_nodes.dtype != torch.int64:
+        train_nodes, outputs, drawn = tensors.pop("train_nodes"), tensors.pop("outputs"), tensors.pop(DRAWN, None)
+        if any(nodes is not None and nodes.dtype != torch.int64 for nodes in (train_nodes, drawn)):
             raise ValueError("the training nodes are not node numbers")
+        if drawn is not None and not bool(torch.isin(drawn, train_nodes).all()):
+            raise ValueError("the drawn nodes are not training nodes")
         if not isinstance(origin, dict):
             raise ValueError("it does not say what the jury was made from")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -85,9 +88,11 @@ def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data | Hete
     seen = check_graph(graph_of(data, overrides.get("node_type", settings["node_type"])))
     graph = _graph_origin(seen, overrides.get("forward"))
     _compare(origin, graph, folder)
-    jury = cls(model, data, train_nodes, **{**_as_given(settings), **overrides})
+    jury = cls(model, data, train_nodes, **{**_as_given(settings), DRAWN: drawn, **overrides})
     _compare(origin, {**graph, **_model_origin(jury)}, folder)
     _compare_settings(settings, origin, jury, folder)
+    if jury.drawn != (drawn is not None) or (jury.drawn and not torch.equal(jury.train_nodes[jury.positions], drawn)):
+        raise SettingError(f"{folder} holds jurors of other {DRAWN} nodes: leave {DRAWN} out, or fit a new jury.")
     if outputs.shape != jury.engine.train_outputs.shape or not torch.allclose(
         outputs.to(jury.engine.train_outputs), jury.engine.train_outputs, rtol=ROUNDING, atol=ROUNDING
     ):

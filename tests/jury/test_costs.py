@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -192,3 +194,52 @@ def test_a_saved_jury_keeps_its_automatic_rank(many, tmp_path):
 def test_other_ranks_are_refused(rank):
     with pytest.raises(SettingError, match="expected rank as a whole number"):
         Votes("linearized", rank=rank)
+
+
+# --- full conformal prediction ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [sage(), GCN(F, 8, C)], ids=["sage", "gcn"])
+def test_added_labels_have_a_cost(data, model):
+    case = jury_of(data, model)
+    plain, full = case.cost(), case.cost(full=True)
+    assert plain.full_seconds == 0.0
+    assert "full conformal" not in plain.words
+    assert full.full_seconds > 0.0
+    assert full.verdict_seconds > full.full_seconds
+    assert full.bytes > plain.bytes
+    assert "of it for full conformal prediction" in full.words
+
+
+def test_the_cost_of_added_labels_has_the_right_size():
+    """Within a factor of ten, on a machine that does other work: a wrong count of operations is off by far more."""
+    graph = synthetic(num_nodes=1500, num_edges=6000, num_features=64, num_classes=5, seed=1)
+    case = jury_of(graph, GCN(64, 16, 5), labels=80).fit()
+    settings = {"advice": None, "diffusion": 0}
+    case.verdict(full=True, **settings)
+    taken = {}
+    for full in (False, True):
+        started = time.process_time()
+        case.verdict(full=full, **settings)
+        taken[full] = time.process_time() - started
+    estimate = min((case.cost(full=True) for _ in range(3)), key=lambda cost: cost.full_seconds)
+    assert 0.1 < estimate.full_seconds / (taken[True] - taken[False]) < 10.0
+
+
+def test_added_labels_are_announced_before_they_are_counted(data, monkeypatch, capsys):
+    monkeypatch.setattr(jury, "LONG", 0.0)
+    case = jury_of(data, run=Run(progress=True)).fit()
+    capsys.readouterr()
+    case.verdict(full=True)
+    assert "for full conformal prediction" in capsys.readouterr().err
+    case.verdict(full=True)
+    assert "for full conformal prediction" not in capsys.readouterr().err
+
+
+def test_added_labels_that_do_not_fit_are_refused_before_votes_are_counted(data, monkeypatch):
+    case = jury_of(data).fit()
+    monkeypatch.setattr(costs, "NEVER_REFUSED", 1.0)
+    case.run = Run(memory="300KB")
+    with pytest.raises(SettingError, match=r"expected full conformal prediction to fit in memory='300KB'.*panel"):
+        case.verdict(full=True)
+    assert case.verdict(full=True, advice="panel").tally("full").counts.shape == (N, C)

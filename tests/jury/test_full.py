@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from full_cases import (
+    ASKED,
+    CLASSES,
+    NODES,
+    dense_jacobian,
+    full_rows,
+    graph,
+    jury_of,
+    models,
+    refit,
+    softmax_curvature,
+)
+from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv, SAGEConv
 
 from hetero_models import PAPERS, logits, made
 from jurygcn import GCN, Jury, train
 from jurygcn.conformal.full import fitted_logits
-from jurygcn.conformal.full_intervals import ends
-from jurygcn.data import synthetic
+from jurygcn.derivatives import gcn_jacobian
 from jurygcn.errors import SettingError
 from jurygcn.graph.similarity import Similarities
 from jurygcn.leave_one_out.added import AddedLabels, log_average_slopes
@@ -21,61 +31,6 @@ from jurygcn.leave_one_out.added_panel import AddedToPanel
 from jurygcn.leave_one_out.panel import RIDGES, Panel
 from jurygcn.linalg import outer_sums, solve_small
 from jurygcn.settings import LeaveOut, Run
-
-NODES, CLASSES = torch.arange(0, 60, 3), 3
-ASKED = torch.tensor([1, 2, 40, 88])
-
-
-def graph(seed: int = 1, *, regression: bool = False) -> Data:
-    data = synthetic(num_nodes=90, num_edges=240, num_features=8, num_classes=CLASSES, seed=seed)
-    data.x = data.x.double()
-    if regression:
-        data.y, data.num_classes = data.x.sum(dim=1) + data.y, 0
-    return data
-
-
-class Biased(nn.Module):
-    """Two layers of PyG with biases, which usually have no weight decay."""
-
-    def __init__(self, layer: type[nn.Module] = GCNConv, outputs: int = CLASSES) -> None:
-        super().__init__()
-        self.one, self.two = layer(8, 5), layer(5, outputs)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.two(torch.tanh(self.one(x, edge_index)), edge_index)
-
-
-def models() -> dict[str, tuple[nn.Module, object]]:
-    torch.manual_seed(0)
-    biased, sage = Biased().double(), Biased(SAGEConv).double()
-    kipf = {n: 1e-2 for n, _ in biased.named_parameters() if n.startswith("one") and "bias" not in n}
-    return {
-        "gcn": (GCN(8, 6, CLASSES).double(), 1e-2),
-        "three layers": (GCN(8, 6, CLASSES, num_layers=3).double(), 1e-2),
-        "biases": (biased, kipf),
-        "sage": (sage, 1e-2),
-    }
-
-
-def jury_of(name: str, data: Data) -> Jury:
-    model, decay = models()[name]
-    train(model, data, NODES, epochs=60, weight_decay=decay if isinstance(decay, float) else 1e-2)
-    return Jury(model, data, NODES, weight_decay=decay, leave_out=LeaveOut(decay="stated")).fit()
-
-
-def dense_jacobian(jury: Jury, nodes: Tensor) -> Tensor:
-    """Rows of derivatives by plain backward passes, (m, C, P)."""
-    engine = jury.engine
-    theta = engine.theta.clone().requires_grad_(True)
-    with torch.enable_grad():
-        z = engine.outputs(theta)[nodes]
-        rows = [torch.autograd.grad(entry, theta, retain_graph=True)[0] for entry in z.flatten()]
-    return torch.stack(rows).view(*z.shape, -1)
-
-
-def softmax_curvature(z: Tensor) -> Tensor:
-    p = z.softmax(dim=-1)
-    return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
 
 
 @pytest.mark.parametrize("name", list(models()))
@@ -88,17 +43,33 @@ def test_kernels_by_dense_matrices(name: str):
     pieces = J.mT @ softmax_curvature(z) @ J / n
     H = torch.diag(jury.curvature.diagonal) + pieces.sum(dim=0)
     added = AddedLabels(jury.factorised)
-    ((_, found),) = added.at(ASKED, together=10)
+    ((_, found),) = added.at(ASKED, memory=1e9)
     inverse = torch.linalg.pinv(H, rtol=1e-11, hermitian=True)
     torch.testing.assert_close(found.own, Ju @ inverse @ Ju.mT / n, atol=1e-9, rtol=1e-8)
     for i in (0, 7, n - 1):
         without = torch.linalg.pinv(H - pieces[i], rtol=1e-11, hermitian=True)
-        cross = found.cross[:, i]
+        cross = found.cross[:, :, i]
         torch.testing.assert_close(found.own + cross @ cross.mT, Ju @ without @ Ju.mT / n, atol=1e-9, rtol=1e-8)
         moved = -J[i] @ without @ Ju.mT / n
         centred = moved - moved.mean(dim=1, keepdim=True)  # a common shift of all logits changes nothing
         reading = found.reading[:, i]
         torch.testing.assert_close(reading - reading.mean(dim=1, keepdim=True), centred, atol=1e-9, rtol=1e-8)
+
+
+@pytest.mark.parametrize("hidden", [2, 30], ids=["more neighbours than units", "fewer"])
+@pytest.mark.parametrize("share", [0.1, 1.0], ids=["sparse features", "dense"])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_own_kernels_by_dense_rows(hidden: int, share: float, uniform: bool, monkeypatch: pytest.MonkeyPatch):
+    """J_u diag(d) J_u^T of all nodes, also where sparse features are not made dense as a whole."""
+    monkeypatch.setattr(gcn_jacobian, "TEMPORARY_NUMBERS", 100)
+    data, generator = graph(), torch.Generator().manual_seed(0)
+    data.x = torch.where(torch.rand(90, 40, generator=generator) < share, 1.0, 0.0).double()
+    jury = Jury(GCN(40, hidden, CLASSES).double(), data, NODES, weight_decay=1e-2)
+    scale = torch.rand(jury.engine.num_parameters, generator=generator, dtype=torch.float64)
+    if uniform:
+        scale = torch.cat([scale[:hidden].repeat(40), scale[40 * hidden :]])
+    J = dense_jacobian(jury, torch.arange(90))
+    torch.testing.assert_close(jury.engine.own_grams(torch.arange(90), scale), (J * scale) @ J.mT)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -117,7 +88,7 @@ def test_kernels_of_averaged_votes(steps: int):
     expected = (logs(theta + 1e-6 * direction) - logs(theta - 1e-6 * direction)) / 2e-6
     torch.testing.assert_close(slopes @ direction, expected, atol=1e-6, rtol=1e-6)
     added = AddedLabels(jury.factorised, diffusion=steps)
-    ((_, found),) = added.at(ASKED, together=10)
+    ((_, found),) = added.at(ASKED, memory=1e9)
     J, Ju, n = dense_jacobian(jury, NODES), dense_jacobian(jury, ASKED), len(NODES)
     pieces = J.mT @ softmax_curvature(jury.engine.train_outputs) @ J / n
     H = torch.diag(jury.curvature.diagonal) + pieces.sum(dim=0)
@@ -149,21 +120,6 @@ def test_small_systems():
 
 
 # --- the panel, by new fits ---------------------------------------------------------------------------
-
-
-def full_rows(data: Data) -> list[Tensor]:
-    """Every view's rows of all nodes, with the constant feature, (N, D)."""
-    similarities = Similarities.of(data)
-    located = similarities.at(torch.arange(int(data.num_nodes)))
-    return [
-        torch.cat([located.rows[view].T, torch.ones(int(data.num_nodes), 1, dtype=torch.float64)], dim=1)
-        for view in similarities.views
-    ]
-
-
-def refit(rows: Tensor, targets: Tensor, ridge: float) -> Tensor:
-    gram = rows @ rows.T + ridge * torch.eye(len(rows), dtype=torch.float64)
-    return rows.T @ torch.linalg.solve(gram, targets)
 
 
 def test_lengths_of_rows():
@@ -309,73 +265,7 @@ def test_model_by_retraining():
     assert sum(off) <= sum(plus)  # and closer than those of the jackknife+
 
 
-# --- regressions --------------------------------------------------------------------------------------
-
-
-def test_ends_by_a_grid():
-    generator = torch.Generator().manual_seed(0)
-    a, f = (3 * torch.randn(50, 1, generator=generator, dtype=torch.float64) for _ in range(2))
-    d = torch.rand(50, 1, generator=generator, dtype=torch.float64) * 1.8 - 0.9
-    low, high = ends(a, d, f)
-    grid = torch.linspace(-60, 60, 24_001, dtype=torch.float64)
-    inside = (a - d * grid).abs() >= (grid - f).abs()
-    for row in range(50):
-        where = grid[inside[row]]
-        if len(where) and float(low[row]) > -60 and float(high[row]) < 60:
-            assert float(where[0]) == pytest.approx(float(low[row]), abs=0.006)
-            assert float(where[-1]) == pytest.approx(float(high[row]), abs=0.006)
-    low, high = ends(a[:1], torch.full((1, 1), 1.5), f[:1])
-    assert float(low) == -torch.inf
-    assert float(high) == torch.inf
-
-
-def inside_by_refitting(residuals: Tensor, alpha: float) -> bool:
-    """Whether the last member of a bag stays in the set: its residual among all of them."""
-    rank = int((residuals[:-1] >= residuals[-1]).sum()) + 1
-    return rank > int(alpha * len(residuals) + 1e-9)
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_intervals_by_a_grid_of_refits(alone: bool):
-    """Ends by refitting every bag on a grid of labels: the panel alone, and a linear GCN with squared loss."""
-    data, alpha, n = graph(regression=True), 0.2, len(NODES)
-    u, decay = 40, 2e-2
-    if alone:
-        model = GCN(8, 4, 1).double()
-        train(model, data, NODES, epochs=30, loss="mse")
-    else:
-        model = GCN(8, 1, 1, num_layers=1).double()
-        train(model, data, NODES, epochs=3000, lr=0.05, weight_decay=decay, loss="mse")
-    jury = Jury(model, data, NODES, loss="mse", weight_decay=decay).fit()
-    verdict = jury.verdict([u], alpha=alpha, interval="full", advice="panel" if alone else None)
-    lower, upper = float(verdict.lower), float(verdict.upper)
-    closed = torch.zeros(90, 90, dtype=torch.float64)
-    closed[data.edge_index[1], data.edge_index[0]] = 1.0
-    closed += torch.eye(90)
-    scale = closed.sum(dim=1).rsqrt()
-    linear = (scale[:, None] * closed * scale) @ data.x
-    members = [(rows, ridge) for rows in full_rows(data) for ridge in RIDGES] if alone else [(linear, 0.0)]
-    bag = [*NODES.tolist(), u]
-
-    def residuals(y: float) -> Tensor:
-        targets = torch.cat([data.y[NODES], torch.tensor([y], dtype=torch.float64)])[:, None]
-        found = torch.zeros(len(bag), dtype=torch.float64)
-        for k in range(len(bag)):
-            others = [j for j in range(len(bag)) if j != k]
-            rows = [(all_rows[[bag[j] for j in others]], ridge or n * decay / 2) for all_rows, ridge in members]
-            said = [float(m[0][bag[k]] @ refit(r, targets[others], ridge)) for m, (r, ridge) in zip(members, rows)]
-            found[k] = float(targets[k]) - sum(said) / len(said)
-        return found.abs()
-
-    span = upper - lower
-    for y, expected in (
-        (lower + 0.01 * span, True),
-        (lower - 0.01 * span, False),
-        (upper - 0.01 * span, True),
-        (upper + 0.01 * span, False),
-    ):
-        assert inside_by_refitting(residuals(y), alpha) is expected
-    assert verdict.claim().kind == ("promise" if alone else "target")
+# --- sets of any jury ---------------------------------------------------------------------------------
 
 
 def test_labelled_nodes_have_jackknife_plus_counts():
@@ -445,7 +335,7 @@ def test_heterogeneous_graphs(kind: str):
     J, Ju, z = rows(train_nodes), rows(asked), logits(model, data)[train_nodes].detach()
     n = len(train_nodes)
     H = torch.diag(jury.curvature.diagonal) + (J.mT @ softmax_curvature(z) @ J / n).sum(dim=0)
-    ((_, found),) = AddedLabels(jury.factorised).at(asked, together=10)
+    ((_, found),) = AddedLabels(jury.factorised).at(asked, memory=1e9)
     torch.testing.assert_close(found.own, Ju @ torch.linalg.inv(H) @ Ju.mT / n, atol=1e-8, rtol=1e-7)
     assert int(jury.verdict(full=True).tally("full").counts.max()) <= n
 

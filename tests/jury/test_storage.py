@@ -288,3 +288,39 @@ def test_numbers_that_were_changed_without_the_digest_are_refused(saved: Path):
     np.savez(saved / FILE, about=np.array(json.dumps(quiet)), **arrays)
     with pytest.raises(DataError, match="altered or damaged"):
         Jury.load(saved, model, data)
+
+
+# --- labels that were drawn at random -----------------------------------------------------------------------
+
+
+def test_a_jury_of_drawn_labels_is_read_back_with_its_claim(tmp_path: Path):
+    model, data, nodes = scene()
+    drawn = nodes[1:4]
+    jury = Jury(model, data, nodes, chosen="actively", drawn=drawn, **SETTINGS).fit()
+    again = Jury.load(jury.save(tmp_path / "jury"), model, data)
+    assert again.drawn
+    assert torch.equal(again.positions, jury.positions)
+    mine, theirs = jury.verdict(), again.verdict()
+    assert torch.equal(mine.p_values, theirs.p_values)
+    assert mine.claim(0.3) == theirs.claim(0.3)
+    assert "3 labels that were drawn" in theirs.claim(0.3).words
+    assert Jury.load(tmp_path / "jury", model, data, drawn=drawn).drawn
+    for other in (None, nodes[:3]):
+        with pytest.raises(SettingError, match=r"other drawn nodes: leave drawn out|another max_jurors"):
+            Jury.load(tmp_path / "jury", model, data, drawn=other)
+
+
+def test_a_jury_of_all_labels_does_not_become_one_of_drawn_labels(saved: Path):
+    model, data, nodes = scene()
+    with pytest.raises(SettingError, match="other drawn nodes"):
+        Jury.load(saved, model, data, drawn=nodes)
+
+
+@pytest.mark.parametrize("drawn", [np.array([1]), np.array([2.0]), np.array([10**9])])
+def test_drawn_nodes_that_cannot_be_are_refused(tmp_path: Path, drawn: np.ndarray):
+    model, data, nodes = scene()
+    folder = Jury(model, data, nodes, chosen="actively", drawn=nodes[1:2], **SETTINGS).fit().save(tmp_path / "jury")
+    about, arrays = read_sealed(folder / FILE)
+    write_sealed(folder / FILE, about, {**arrays, "drawn": drawn})
+    with pytest.raises(DataError, match="not a complete saved jury"):
+        Jury.load(folder, model, data)

@@ -44,13 +44,13 @@ def read_labels(path: Path, data: Data) -> tuple[Tensor, Tensor]:
 
     Shapes: returns (n,), (n,).
     """
-    answers = ((row["node"], row.get("name"), row["label"], f"line {line}") for line, row in _rows(path))
+    answers = ((row["node"], row.get("name"), row["label"], f"line {line}") for line, row in rows_of(path))
     return parse_labels(answers, data, path.name)
 
 
 def read_origins(path: Path, data: Data) -> dict[int, str]:
     """How nodes were chosen, by the column ``chosen`` of a file of labels; nodes with an empty cell are left out."""
-    given = ((row["node"], row.get("name"), row.get("chosen"), f"line {line}") for line, row in _rows(path))
+    given = ((row["node"], row.get("name"), row.get("chosen"), f"line {line}") for line, row in rows_of(path))
     return parse_origins(given, data, path.name)
 
 
@@ -86,14 +86,14 @@ def has_labels(path: Path) -> bool:
     return {"node", "label"} <= {cell.strip() for cell in heading}
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a CSV file with the columns node and label. Cells are unquoted."""
+def rows_of(path: Path, column: str = "label") -> Iterator[tuple[int, dict[str, str]]]:
+    """Line numbers and rows of a CSV file with the columns node and another. Cells are unquoted."""
     try:
         rows = read_rows(path)
         header = [cell.strip() for cell in next(rows, (0, []))[1]]
-        if not {"node", "label"} <= set(header):
+        if not {"node", column} <= set(header):
             raise DataError(
-                f"expected the columns node and label in {path.name}, got {listing(header) or 'nothing'}; "
+                f"expected the columns node and {column} in {path.name}, got {listing(header) or 'nothing'}; "
                 "name them in the first line"
             )
         check_header(header, path.name)
@@ -106,7 +106,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             cells = [*map(unquoted, row), *[""] * (len(header) - len(row))]
             yield line, dict(zip(header, cells))
     except OSError as error:
-        raise DataError(f"expected a file of labels at {path}, got {error.strerror}; check the path") from error
+        raise DataError(f"expected a file of {column}s at {path}, got {error.strerror}; check the path") from error
 
 
 def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None = None) -> Data:
@@ -115,7 +115,7 @@ def with_classes(data: Data, labels: Path | None, classes: Sequence[str] | None 
         return data
     words = [word.strip() for word in classes or ()]
     if not words and labels is not None:
-        words = sorted({row["label"].strip() for _, row in _rows(labels)} - {""})
+        words = sorted({row["label"].strip() for _, row in rows_of(labels)} - {""})
     if len(set(words)) < 2 or len(set(words)) != len(words) or not all(words):
         raise DataError(
             f"expected at least two different classes, got {listing(words) or 'none'}; label a node of each class, "

@@ -18,8 +18,9 @@ from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv
 from jurygcn.cli.reporting import print_json, shown, visible
 from jurygcn.errors import SettingError
-from jurygcn.io.files import changing, replacing
+from jurygcn.io.files import changing, replacing, write_text
 from jurygcn.io.label_studio import as_json_text
+from jurygcn.io.spreadsheet import as_csv
 from jurygcn.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -171,6 +172,15 @@ def run_loop(
     stop_at: Annotated[
         float | None, given.real("--stop-at", "Stop at this validation accuracy, between 0 and 1.", most=1.0)
     ] = None,
+    explore: Annotated[
+        float,
+        given.real(
+            "--explore",
+            "Share of all labels that are drawn at random before the run, hidden from the strategy; if they alone vote "
+            "(jurygcn quantify --drawn), coverage holds afterwards.",
+            most=1.0,
+        ),
+    ] = 0.0,
     stop_settled: Annotated[
         bool, typer.Option("--stop-settled", help="Stop when new labels no longer change the predictions.")
     ] = False,
@@ -212,6 +222,7 @@ def run_loop(
         learner=learner,
         oracle=answers,
         stop=rules,
+        explore=explore,
         resume=None if out is None else out / "history.json",
         progress=oracle != "terminal",
     )
@@ -221,14 +232,29 @@ def run_loop(
         with replacing(out / "history.csv") as path:
             write_csv(frame)(path)
         files = [out / "history.json", out / "history.csv"]
+        if len(history.explored):
+            files += _write_explored(history, graph, out)
     if as_json:
         facts = {"command": "active run", "settings": dict(history.settings), "stopped": history.stopped}
         rows = frame.to_dict(orient="records")
-        print_json({**facts, "steps": rows, "nodes": history.labelled.tolist(), "files": [str(path) for path in files]})
+        nodes = {"nodes": history.labelled.tolist(), "drawn": history.explored.tolist()}
+        print_json({**facts, "steps": rows, **nodes, "files": [str(path) for path in files]})
         return
     console = Console()
     console.print(_history_table(history, title=f"Active learning on {graph.name}: {strategy}"))
     say_written(console, files)
+
+
+def _write_explored(history: History, graph: Data, out: Path) -> list[Path]:
+    """labels.csv, all labels, and drawn.csv, those that were drawn at random, for jurygcn quantify."""
+    from jurygcn.active.labels import write_labels
+    from jurygcn.data.names import Names
+
+    nodes, names = history.labelled.tolist(), Names.of_nodes(graph)
+    labels = dict(zip(nodes, history.labels.tolist()))
+    write_labels(out / "labels.csv", labels, graph, dict.fromkeys(nodes, "actively"))
+    write_text(out / "drawn.csv", as_csv(["node"], [[names.text(node)] for node in history.explored.tolist()]))
+    return [out / "labels.csv", out / "drawn.csv"]
 
 
 # --- shared ---------------------------------------------------------------------------------------------------
@@ -301,6 +327,8 @@ def readable(score: float) -> str:
 
 def _history_table(history: History, *, title: str) -> Table:
     counted = "the budget counts the initial labels" if history.settings["count_initial"] else "initial labels on top"
+    if len(history.explored):
+        counted += f"; {len(history.explored)} labels were drawn at random before the run"
     table = Table(
         box=box.SIMPLE_HEAD,
         title=shown(title),

@@ -47,6 +47,11 @@ def read_candidates(path: Path, data: Data) -> Tensor:
     return check_nodes(torch.tensor(_read(path, data, "--candidates"), dtype=torch.long), data, what=path.name)
 
 
+def read_drawn(path: Path, data: Data) -> Tensor:
+    """The nodes that were drawn at random, from the same kinds of file."""
+    return check_nodes(torch.tensor(_read(path, data, "--drawn"), dtype=torch.long), data, what=path.name)
+
+
 def _read(path: Path, data: Data, option: str) -> list[int]:
     try:
         if path.suffix == ".json":

@@ -31,8 +31,10 @@ __all__ = [
     "Chosen",
     "Curvature",
     "Diffusion",
+    "Drawn",
     "Dropout",
     "Epochs",
+    "Groups",
     "Hidden",
     "Labels",
     "Layers",
@@ -41,6 +43,7 @@ __all__ = [
     "MaxJurors",
     "Memory",
     "Name",
+    "NewData",
     "Out",
     "Page",
     "Parallel",
@@ -246,8 +249,33 @@ By = Annotated[
     str,
     typer.Option(
         "--by",
-        callback=one_of("--by", ("all", "class")),
-        help="all; class compares a label with labelled nodes of its own class only, so that every class is covered.",
+        callback=one_of("--by", ("all", "class", "group")),
+        help="all; class compares a label with labelled nodes of its own class only, so that every class is covered; "
+        "group compares within --groups.",
+    ),
+]
+Groups = Annotated[
+    Path | None,
+    typer.Option(
+        "--groups",
+        help="Groups for --by group: a CSV file with the columns node and group, or the word degree, for four bands of "
+        "the number of neighbours.",
+    ),
+]
+Drawn = Annotated[
+    Path | None,
+    typer.Option(
+        "--drawn",
+        help="The training nodes that were drawn at random before others were chosen actively, such as drawn.csv of "
+        "jurygcn active run --explore: only these vote, so that coverage can be claimed.",
+    ),
+]
+NewData = Annotated[
+    str | None,
+    typer.Option(
+        "--new-data",
+        help="The graph with nodes and edges that arrived after training, the old nodes first: the verdict is on "
+        "all of its nodes, and nothing is trained again.",
     ),
 ]
 Memory = Annotated[

@@ -16,6 +16,7 @@ from jurygcn.cli.doctor import examine, plain_report, report_facts
 from jurygcn.cli.output import check_out, check_page, say_written, write_content, write_csv, write_page, write_run
 from jurygcn.cli.reporting import print_json
 from jurygcn.cli.train import score_facts, training_facts
+from jurygcn.errors import SettingError
 
 if TYPE_CHECKING:
     from jurygcn.cli.verdicts import Judgement
@@ -44,6 +45,9 @@ def quantify(
     advice: given.Advice = True,
     sets: given.Sets = "jackknife+",
     by: given.By = "all",
+    groups: given.Groups = None,
+    drawn: given.Drawn = None,
+    new_data: given.NewData = None,
     seed: given.Seed = 0,
     epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
@@ -61,12 +65,16 @@ def quantify(
     the ten least uncertain nodes. With --out, writes verdict.csv (all nodes), run.json, and report.json, the input of
     jurygcn report. After an interruption the same command counts only the remaining votes.
     """
-    from jurygcn.cli.trained_model import Settings, open_session
+    from jurygcn.cli.groups import groups_of
+    from jurygcn.cli.nodes import read_drawn
+    from jurygcn.cli.trained_model import Settings, load_graph, start_session
     from jurygcn.cli.verdicts import judge, leave_out_by
+    from jurygcn.engine.moved import check_grown
     from jurygcn.settings import Run
 
     check_out(out)
     check_page(page)
+    _check_together(new_data=new_data, page=page, sets=sets, drawn=drawn, max_jurors=max_jurors)
     jurors = leave_out_by(leave_out, curvature, solver, as_printed=as_printed, max_jurors=max_jurors)
     settings = Settings(
         labels=labels,
@@ -78,17 +86,27 @@ def quantify(
         seed=seed,
         chosen=chosen,
     )
+    graph, loading = load_graph(data)
+    grown = None if new_data is None else load_graph(new_data)[0]
+    if grown is not None:
+        check_grown(graph, grown)
+    compared = groups_of(groups, by, graph if grown is None else grown)
+    voters = None if drawn is None else read_drawn(drawn, graph)
+    session = start_session(graph, loading, settings)
     judgement = judge(
-        open_session(data, settings),
+        session,
         alpha=alpha,
         diffusion=diffusion,
         advice=advice,
         sets=sets,
         by=None if by == "all" else by,
+        groups=compared,
+        new_data=grown,
+        drawn=voters,
         leave_out=jurors,
         votes=votes,
         run=Run(parallel, memory, progress=True),
-        resume=None if out is None else out / UNFINISHED,
+        resume=None if out is None or grown is not None else out / UNFINISHED,
     )
     # linearised juries avoid large matrices, and the check-up would need them
     wanted = retrain > 0 or judgement.jury.votes.how != "linearized"
@@ -99,6 +117,18 @@ def quantify(
     present(judgement, "quantify", out=out, page=page, as_json=as_json, checkup=checkup, report=report)
     if out is not None:
         _remove_counts(out / UNFINISHED)
+
+
+def _check_together(
+    *, new_data: str | None, page: Path | None, sets: str, drawn: Path | None, max_jurors: int | None
+) -> None:
+    """Raise SettingError for options that exclude each other."""
+    if new_data is not None and page is not None:
+        raise SettingError("expected --new-data or --report, got both; the page is about the graph of the training")
+    if new_data is not None and sets == "full":
+        raise SettingError("expected --sets jackknife+ with --new-data, got full; leave --sets out")
+    if drawn is not None and max_jurors is not None:
+        raise SettingError("expected --drawn or --max-jurors, got both; drop one")
 
 
 def _remove_counts(folder: Path) -> None:
@@ -135,16 +165,25 @@ def present(
 
     session, verdict = judgement.session, judgement.verdict
     frame = verdict_frame(verdict, session.data, session.train_nodes)
+    if judgement.arrived is not None:
+        frame["arrived"] = frame["node"] >= len(frame) - judgement.arrived
     most, least = extremes(verdict, frame, SHOWN)
     run = judgement.describe(command) | (report or {})
     files: list[Path] = []
     if out is not None or page is not None:
         health, fidelity = checkup
-        shown = report_on(
-            judgement.jury, verdict, test_nodes=session.test_nodes, alpha=SET_ALPHA, health=health, fidelity=fidelity
-        )
+        results = {"verdict.csv": write_csv(frame)}
+        if judgement.arrived is None:  # the page is about the graph of the training
+            shown = report_on(
+                judgement.jury,
+                verdict,
+                test_nodes=session.test_nodes,
+                alpha=SET_ALPHA,
+                health=health,
+                fidelity=fidelity,
+            )
+            results["report.json"] = write_content(shown)
         if out is not None:
-            results = {"verdict.csv": write_csv(frame), "report.json": write_content(shown)}
             files += write_run(out, run, results)
         if page is not None:
             files.append(write_page(shown, page))
@@ -194,6 +233,8 @@ def summary(judgement: Judgement, test: dict[str, Any], left_out: dict[str, Any]
             f", linearised: {getattr(jurors, 'discarded', 0.0):.1%} outside {getattr(jurors, 'rank', 0)} directions"
         )
     facts["solver"] = f"{jurors.reason}; relative residual {jurors.residual:.1e}"
+    if judgement.arrived is not None:
+        facts["new nodes"] = f"{judgement.arrived:,} arrived after training; nothing was trained again"
     facts["diffusion"] = f"{steps} (votes averaged over neighbourhoods)" if verdict.diffusion else steps
     if verdict.advice is not None:
         facts["advice"] = verdict.advice.words

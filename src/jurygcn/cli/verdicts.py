@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+from torch_geometric.data import Data
+
 from jurygcn.allocator import keep_freed_memory
+from jurygcn.arrivals import on_new_graph
 from jurygcn.cli.tables import SET_ALPHA
 from jurygcn.cli.trained_model import Session, stopwatch
 from jurygcn.errors import JuryError
@@ -19,11 +23,12 @@ from jurygcn.verdict import Verdict
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """A session with its jury and the verdict on all nodes."""
+    """A session with its jury and the verdict on all nodes; ``arrived`` counts nodes that a new graph has more."""
 
     session: Session
     jury: Jury
     verdict: Verdict
+    arrived: int | None = None
 
     def test_scores(self) -> dict[str, Any]:
         """Scores of the predictions and the label sets on the test nodes; None without test nodes."""
@@ -67,10 +72,12 @@ class Judgement:
                 "set_alpha": SET_ALPHA,
                 "sets": self.verdict.method,
                 "by": self.verdict.by,
+                "drawn": len(self.jury.positions) if self.jury.drawn else None,
                 "claim": claim.kind,
                 "claimed_coverage": claim.coverage,
                 "claim_reasons": list(claim.reasons),
             },
+            "arrived": self.arrived,
             "test": self.test_scores(),
             "left_out": left_out_facts(self.jury),
         }
@@ -106,10 +113,15 @@ def judge(
     advice: bool = True,
     sets: str = "jackknife+",
     by: str | None = None,
+    groups: Tensor | None = None,
+    new_data: Data | None = None,
     resume: Path | None = None,
     **settings: Any,
 ) -> Judgement:
-    """Fit the jury of a session's model and compute its verdict on all nodes; continue from counts in ``resume``."""
+    """Fit the jury of a session's model and compute its verdict on all nodes; continue from counts in ``resume``.
+
+    With ``new_data`` the nodes are those of the graph that has grown, and the session is then about it.
+    """
     keep_freed_memory()  # allowed here: the command line owns the process
     jury = fit_jury(session, **settings)
     with stopwatch(session.seconds, "votes"):
@@ -120,9 +132,16 @@ def judge(
             diffusion=steps,
             advice="auto" if advice else None,
             full=sets == "full",
+            groups=groups,
+            new_data=new_data,
             resume=kept,
         )
-    return Judgement(session, jury, verdict if (sets, by) == ("jackknife+", None) else verdict.with_sets(sets, by=by))
+    if (sets, by) != ("jackknife+", None):
+        verdict = verdict.with_sets(sets, by=by)
+    if new_data is None:
+        return Judgement(session, jury, verdict)
+    arrived = int(new_data.num_nodes) - int(session.data.num_nodes)
+    return Judgement(replace(session, data=on_new_graph(jury, new_data).data), jury, verdict, arrived)
 
 
 def leave_out_by(how: str, curvature: str, solver: str, *, as_printed: bool, max_jurors: int | None = None) -> LeaveOut:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.counts import FLOOR
-from jurygcn.conformal.scores import SCORES, rounding, with_ties
+from jurygcn.conformal.scores import SCORES, lac_scores, rounding, with_ties
 from jurygcn.leave_one_out.added import AddedLabels, Kernels
 from jurygcn.leave_one_out.added_panel import AddedToPanel
 from jurygcn.linalg import outer_sums, solve_small
@@ -99,9 +99,7 @@ def count_full(
     found = {name: torch.zeros(len(nodes), C, dtype=torch.int32) for name in ("counts", "ties", "by_class", "by_group")}
     for places, kernels in in_turn(bags, nodes, memory):
         for rows in places.split(max(1, PAIR_NUMBERS // (asked.num_jurors * C * C * (C + 4)))):
-            probabilities = _own_predictions(bags, kernels, rows, int(places[0]))  # (r, y, n, C)
-            flat = score(probabilities.flatten(0, 2)).view(probabilities.shape)
-            own = flat.gather(3, targets[None, None, :, None].expand(*flat.shape[:3], 1)).squeeze(3)  # (r, y, n)
+            own = own_scores(_own_logits(bags, kernels, rows, int(places[0])), targets, asked.question.nonconformity)
             bound = mine[rows].unsqueeze(2)
             within = bound <= with_ties(own, asked.question.nonconformity)
             found["counts"][rows] = within.sum(dim=2, dtype=torch.int32)
@@ -123,27 +121,34 @@ def in_turn(bags: Bags, nodes: Tensor, memory: float) -> Iterator[tuple[Tensor, 
     if bags.added is None:
         yield from ((places, None) for places in torch.arange(len(nodes)).split(NODES))
     else:
-        yield from bags.added.at(nodes, together=int(memory // (8 * bags.added.numbers)))
+        yield from bags.added.at(nodes, memory=memory)
 
 
-def _own_predictions(bags: Bags, kernels: Kernels | None, rows: Tensor, start: int) -> Tensor:
-    """Predictions at the jurors' own nodes in the bags of some nodes, (r, y, n, C): probabilities."""
+def _own_logits(bags: Bags, kernels: Kernels | None, rows: Tensor, start: int) -> Tensor:
+    """Logits at the jurors' own nodes in the bags of some nodes, (r, y, n, C), up to a common shift of all classes."""
     C = bags.own.shape[1]
     total: Tensor | float = 0.0
     if kernels is not None:
         assert bags.added is not None
         change = class_changes(bags.asked.engine.loss, kernels, bags.added.jumps, rows - start)
-        before = bags.own.clamp_min(FLOOR).log().to(change)
-        total = torch.log_softmax(before + change, dim=3)
-        if bags.panel is None:
-            return total.exp()
-        total = bags.share[:, None] * total
+        total = change.add_(bags.own.clamp_min(FLOOR).log().to(change))
+        if bags.panel is not None:
+            total = bags.share[:, None] * total
     if bags.panel is not None:
         fixed, gain = bags.panel.at(rows)
-        target = torch.eye(C, dtype=torch.float64)
-        total = total + fixed.unsqueeze(1) + gain[:, None, :, None] * target[None, :, None, :]
+        total = (total + fixed.unsqueeze(1)).expand(-1, C, -1, -1).clone()
+        total.diagonal(dim1=1, dim2=3).add_(gain.unsqueeze(2))  # of the added label's class
     assert isinstance(total, Tensor)
-    return torch.softmax(total, dim=3)
+    return total
+
+
+def own_scores(logits: Tensor, targets: Tensor, nonconformity: str) -> Tensor:
+    """Scores of the jurors' own labels, (r, y, n, C) -> (r, y, n); LAC scores without all other probabilities."""
+    where = targets[None, None, :, None].expand(*logits.shape[:3], 1)
+    if nonconformity == "lac":
+        return lac_scores((logits - logits.gather(3, where)).exp_().sum(dim=3).reciprocal_())
+    flat = SCORES[nonconformity](torch.softmax(logits, dim=3).flatten(0, 2)).view(logits.shape)
+    return flat.gather(3, where).squeeze(3)
 
 
 def class_changes(loss: Loss, kernels: Kernels, jumps: Tensor, rows: Tensor) -> Tensor:
@@ -154,27 +159,28 @@ def class_changes(loss: Loss, kernels: Kernels, jumps: Tensor, rows: Tensor) -> 
     .. math::
         (I + L^T K^{-i}_{uu} L)\, b = w + L^T (z_{-i}(u) - z'), \qquad a = L b
     """
-    z, own = kernels.outputs[rows], kernels.own[rows]
-    cross, reading = kernels.cross[rows], kernels.reading[rows]
+    z, own, cross = kernels.outputs[rows], kernels.own[rows], kernels.cross[rows]
     (r, C), (n, K) = z.shape, jumps.shape
     fitted = fitted_logits(z.double(), own.double()).to(z)  # (r, y, C)
-    labels = torch.arange(C).repeat(r)
     flat = fitted.flatten(0, 1)
     root = loss.root(flat).view(r, C, C, K)
-    start = loss.whitened(flat, labels).view(r, C, K)
+    start = loss.whitened(flat, torch.arange(C).repeat(r)).view(r, C, K).to(z)
     start = start + (root.mT @ (z.unsqueeze(1) - fitted).unsqueeze(3)).squeeze(3)
-    start = start.to(z)
-    # L^T A_ui for all labels and jurors of a node by one product
-    wide = root.permute(0, 1, 3, 2).reshape(r, C * K, C) @ cross.permute(0, 2, 1, 3).reshape(r, C, n * K)
-    seen = wide.view(r, C, K, n, K).permute(2, 4, 0, 1, 3).reshape(K, K, r * C * n)
+    # L^T A_ui for all labels and jurors of a node by one product, and L^T of what leaving i out moved
+    tall = root.mT.reshape(r, C * K, C)
+    seen = (tall @ cross.flatten(2)).view(r, C, K, n, K).permute(2, 4, 0, 1, 3).reshape(K, K, r * C * n)
+    moved = (tall @ (cross * jumps).sum(dim=3)).view(r, C, K, n) + start.unsqueeze(3)
     system = outer_sums(seen).view(K, K, r, C, n)
     system += (root.mT @ own.unsqueeze(1) @ root).permute(2, 3, 0, 1).unsqueeze(4)
     system.diagonal(dim1=0, dim2=1).add_(1.0)
-    right = torch.einsum("klryn,nl->kryn", seen.view(K, K, r, C, n), jumps) + start.permute(2, 0, 1).unsqueeze(3)
-    b = solve_small(system.view(K, K, -1), right.reshape(K, -1)).view(K, r, C, n)
-    residual = b.permute(1, 2, 3, 0) @ root.mT  # (r, y, n, C)
-    moved: Tensor = (residual.transpose(1, 2) @ reading.mT).transpose(1, 2)
-    return moved
+    b = solve_small(system.view(K, K, -1), moved.permute(2, 0, 1, 3).reshape(K, -1))
+    reached = (seen * b.unsqueeze(1)).sum(dim=0).view(K, r * C, n)  # A_ui^T a
+    change = -torch.bmm(reached.permute(2, 1, 0), kernels.through.mT).view(n, r, C, C).permute(1, 2, 0, 3)
+    if kernels.read is None:
+        return change
+    residual = b.view(K, r, C, n).permute(1, 2, 3, 0) @ root.mT  # (r, y, n, C)
+    averages = residual.transpose(1, 2) @ kernels.read[rows].transpose(1, 2)
+    return change - averages.transpose(1, 2)
 
 
 def fitted_logits(z: Tensor, kernel: Tensor) -> Tensor:
@@ -191,8 +197,8 @@ def fitted_logits(z: Tensor, kernel: Tensor) -> Tensor:
 
     def value(a: Tensor, rows: Tensor) -> Tensor:
         pulled = (kernel[rows] @ a.unsqueeze(2)).squeeze(2)
-        log_p = torch.log_softmax(z[rows] - pulled, dim=1)
-        return 0.5 * (a * pulled).sum(dim=1) - (log_p * truth[rows]).sum(dim=1)
+        moved = z[rows] - pulled
+        return 0.5 * (a * pulled).sum(dim=1) + moved.logsumexp(dim=1) - (moved * truth[rows]).sum(dim=1)
 
     for _ in range(STEPS):
         a, K = residual[open_], kernel[open_]
@@ -200,11 +206,13 @@ def fitted_logits(z: Tensor, kernel: Tensor) -> Tensor:
         S = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
         step = torch.linalg.solve(eye + S @ K, p - truth[open_] - a)
         before, size = value(a, open_), torch.ones(len(open_), 1, dtype=z.dtype)
+        tried = torch.arange(len(open_))
         for _ in range(HALVINGS):
-            worse = value(a + size * step, open_) > before + 1e-12 * (1.0 + before.abs())
-            if not bool(worse.any()):
+            now = value((a + size * step)[tried], open_[tried])
+            tried = tried[now > before[tried] + 1e-12 * (1.0 + before[tried].abs())]
+            if not len(tried):
                 break
-            size = torch.where(worse.unsqueeze(1), size / 2, size)
+            size[tried] /= 2
         residual[open_] = a + size * step
         open_ = open_[(size * step).abs().amax(dim=1) > CLOSE]
         if not len(open_):

@@ -240,6 +240,44 @@ def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tenso
     return out
 
 
+def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
+    r"""J_i diag(scale) J_i^T for every node of a two-layer GCN, (n, C, C).
+
+    The scale must be the same for all features of a hidden unit. Nodes of equal degree are taken together, and T is
+    formed only for nodes with more neighbours than hidden units. For the others
+
+    .. math:: |T_{qi}|^2 = \sum_{vw} \hat A_{iv} \sigma'_{vq} (\hat A X)_v^T (\hat A X)_w \sigma'_{wq} \hat A_{iw}
+    """
+    AX, AE, W2 = form.AE[1], form.AE[-1], form.W[-1]
+    scale1 = scale[: form.W[1].numel()].view(form.W[1].shape)
+    assert isinstance(AE, Tensor)
+    hop, slope = form.hop(2).to_scipy(), form.slope[1]
+    if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= TEMPORARY_NUMBERS:
+        AX = AX.to_dense()
+    neighbours, weights = torch.from_numpy(hop.indices).long().to(AE.device), torch.from_numpy(hop.data).to(AE)
+    degrees, starts = torch.from_numpy(np.diff(hop.indptr)).long(), torch.from_numpy(hop.indptr[:-1]).long()
+    lengths = torch.zeros(len(AE), slope.shape[1], dtype=scale.dtype, device=scale.device)
+    for degree in degrees[degrees > 0].unique().tolist():
+        alike = (degrees == degree).nonzero().squeeze(1)
+        for some in alike.split(max(1, TEMPORARY_NUMBERS // (degree * (degree + AX.shape[1])))):
+            entries = starts[some, None] + torch.arange(degree)  # (b, d)
+            near, edges = neighbours[entries], weights[entries]
+            masked = edges.unsqueeze(2) * slope[near]  # (b, d, h)
+            seen = AX[near] if isinstance(AX, Tensor) else _dense_rows(AX, near)
+            if degree > slope.shape[1]:
+                found = (masked.mT @ seen).square().sum(dim=2)
+            else:
+                found = ((seen @ seen.mT @ masked) * masked).sum(dim=1)
+            lengths[some] = found.to(lengths)
+    return _own_grams((lengths * scale1[0]).T, AE.to(scale), W2.to(scale), scale[scale1.numel() :].view(W2.shape))
+
+
+def _dense_rows(matrix: SparseMatrix, rows: Tensor) -> Tensor:
+    """Some rows of a sparse matrix, (...) -> (..., columns)."""
+    found = torch.from_numpy(matrix.to_scipy()[rows.flatten().cpu().numpy()].toarray())
+    return found.view(*rows.shape, -1).to(matrix.device)
+
+
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:
     """The training nodes' Jacobian of a GCN, in the cheapest form for its depth and sizes."""
     if form.L != 2:

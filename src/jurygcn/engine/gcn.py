@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian
+from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian, own_grams
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.protocol import Predictor, SecondDerivative
-from jurygcn.engine.ways import Way, forward_seconds
+from jurygcn.engine.ways import Way, timed_twice
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.models.gcn import GCN
@@ -103,8 +103,14 @@ class GCNEngine(GenericEngine):
         """Proposition 2, or as for any model if there is dropout."""
         if self._gcn.dropout > 0.0 and self.masks != 0:
             return super().way()
-        forward = forward_seconds(self)
+        forward = self._forward_seconds()
         return Way("whole", 0, forward, 2 * forward)
+
+    def _forward_seconds(self) -> float:
+        """The time of one of FEW forward passes that are stacked, as those of jurors are."""
+        predictor = self.predictor(torch.arange(int(self.data.num_nodes)), self.source_dtype)
+        theta = self.theta.to(self.source_dtype).expand(FEW, -1)
+        return timed_twice(lambda: predictor.outputs(theta)) / FEW
 
     def working_bytes(self) -> float:
         """The factors of the Jacobian."""
@@ -113,13 +119,20 @@ class GCNEngine(GenericEngine):
         return 16.0 * self.num_train * self.num_parameters
 
     def tangent_numbers(self, nodes: int) -> int:
-        """The hidden units before the last layer, and what they are computed from."""
+        """The outputs, or the hidden units before the last layer if they are fewer, and a copy."""
         last = self._weights[-1]
-        return 2 * nodes * (last.shape[0] if len(self._weights) > 1 else last.shape[1])
+        return 2 * nodes * (min(last.shape) if len(self._weights) > 1 else last.shape[1])
 
     def jacobian(self) -> Jacobian:
         """The Jacobian by Proposition 2, in the cheapest form."""
         return closed_form_jacobian(self.theorem_1())
+
+    def own_grams(self, nodes: Tensor, scale: Tensor) -> Tensor:
+        """By Proposition 2; without rows of the Jacobian for two layers, if the scale is the same for all features."""
+        first = scale[: self._weights[0].numel()].view(self._weights[0].shape)
+        if len(self._weights) != 2 or not bool((first == first[0]).all()):
+            return super().own_grams(nodes, scale)
+        return own_grams(self.at(nodes).theorem_1(), scale)
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss by Proposition 2, (P,)."""

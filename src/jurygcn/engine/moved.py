@@ -20,14 +20,8 @@ def moved(engine: Engine, data: Data) -> Engine:
     Labels of new nodes are not read. Nothing is trained again.
     """
     old = engine.data
-    if layout_of(old) is not None or not isinstance(data, Data):
-        raise DataError("expected new_data as a Data, like the jury's own graph, got a graph with types of nodes")
+    check_grown(old, data)
     count, grown = int(old.num_nodes), copy.copy(data)
-    if "x" not in data or data.x.shape[0] < count or not torch.equal(data.x[:count].to(old.x), old.x):
-        raise DataError(
-            f"expected new_data to have the jury's {count} nodes first, with the same features, got others; append the "
-            "new nodes to the graph"
-        )
     missing = torch.full((int(data.num_nodes) - count, *old.y.shape[1:]), torch.nan if _real(old) else -1.0)
     grown.y = torch.cat([old.y, missing.to(old.y)])
     for name in ("num_classes", "class_names"):
@@ -43,3 +37,15 @@ def moved(engine: Engine, data: Data) -> Engine:
 
 def _real(data: Data) -> bool:
     return bool(data.y.is_floating_point())
+
+
+def check_grown(old: Data, data: Data) -> None:
+    """Raise DataError unless ``data`` has the nodes of ``old`` first, with the same features."""
+    if layout_of(old) is not None or not isinstance(data, Data):
+        raise DataError("expected new_data as a Data, like the jury's own graph, got a graph with types of nodes")
+    count = int(old.num_nodes)
+    if "x" not in data or data.x.shape[0] < count or not torch.equal(data.x[:count].to(old.x), old.x):
+        raise DataError(
+            f"expected new_data to have the jury's {count} nodes first, with the same features, got others; append the "
+            "new nodes to the graph"
+        )

@@ -141,6 +141,9 @@ class Engine(Protocol):
     def jacobian(self) -> Jacobian:
         """Derivatives of the training nodes' logits, in the cheapest form that the model allows."""
 
+    def own_grams(self, nodes: Tensor, scale: Tensor) -> Tensor:
+        """J_u diag(scale) J_u^T of any nodes in eval mode: (P,) -> (r, C, C)."""
+
     def gradient(self) -> Tensor:
         """Gradient of the mean loss, without weight decay, (P,)."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.engine.expected import (
     FEW_MASKS,
     MANY_ROWS,
@@ -109,13 +112,24 @@ def way_of(engine: GenericEngine) -> Way:
         return Way("rows", rows.masks, forward, BACKWARD * total * forward, why if engine.typed else str(reason))
 
 
+def own_grams_of(engine: GenericEngine, nodes: Tensor, scale: Tensor) -> Tensor:
+    """J_u diag(scale) J_u^T of any nodes, from the Jacobians of some at a time: (P,) -> (r, C, C)."""
+    some = nodes.split(max(1, TEMPORARY_NUMBERS // (engine.num_outputs * engine.num_parameters)))
+    return torch.cat([engine.at(part).jacobian().own_grams(scale) for part in some])
+
+
 def forward_seconds(engine: GenericEngine) -> float:
-    """The time of one forward pass on the whole graph, after one that warms up."""
+    """The time of one forward pass on the whole graph."""
     local = engine.cast(engine.source_dtype)
+    return timed_twice(lambda: local.outputs(local.theta))
+
+
+def timed_twice(work: Callable[[], object]) -> float:
+    """The time of some work without derivatives, the second time: the first one warms up."""
     with torch.no_grad():
-        local.outputs(local.theta)
+        work()
         started = time.perf_counter()
-        local.outputs(local.theta)
+        work()
     return time.perf_counter() - started
 
 

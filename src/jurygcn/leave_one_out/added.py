@@ -14,6 +14,7 @@ They cost one forward derivative for each row of U, whatever the number of nodes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,22 +35,36 @@ MOST_UNDECAYED = 5_000
 # Units in the last place that differences of kernels are off by.
 ROUNDING = 8
 
-# The most numbers in the derivatives of some nodes, from which their own kernels follow.
+# The most numbers in the derivatives of some nodes.
 TEMPORARY_NUMBERS = 5_000_000
+
+# Derivatives along all directions are kept for many nodes, because every group of nodes needs its whole neighbourhood
+# again: they take one part in ALONG_SHARE of the memory. DIRECTIONS are followed at a time.
+ALONG_SHARE, DIRECTIONS = 2, 96
 
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """What adding a label at r nodes changes at the jurors' own nodes.
 
-    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (r, n, C, K) A_ui; reading (r, n, C, C)
-    what a residual at u changes of the logarithms of juror i's prediction at i (of the prediction, for a regression).
+    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (r, C, n, K) A_ui; through (n, C, K)
+    what follows from A_ui at i; read (r, C, n, C) what else does if predictions are averages, else None.
     """
 
     outputs: Tensor
     own: Tensor
     cross: Tensor
-    reading: Tensor
+    through: Tensor
+    read: Tensor | None = None
+
+    @property
+    def reading(self) -> Tensor:
+        """What a residual at u changes of the logarithms of juror i's prediction at i, (r, n, C, C).
+
+        Of the prediction itself, for a regression.
+        """
+        change = -self.through @ self.cross.permute(0, 2, 3, 1)
+        return change if self.read is None else change - self.read.permute(0, 2, 3, 1)
 
 
 class AddedLabels:
@@ -73,8 +88,7 @@ class AddedLabels:
         rows = factor.transpose_matmul(torch.eye(factor.rows, dtype=diagonal.dtype, device=diagonal.device))  # U^T
         self._scale = torch.where(diagonal == 0, 0.0, diagonal.reciprocal())
         self._kept = many.prepared.remainder()  # I - U H^-1 U^T
-        basis = self._scale[:, None] * rows
-        directions = [basis]
+        directions = [rows.mul_(self._scale[:, None])]
         if len(free):
             units = torch.zeros(len(diagonal), len(free), dtype=diagonal.dtype)
             units[free, torch.arange(len(free))] = 1.0
@@ -92,9 +106,16 @@ class AddedLabels:
         if reading is not None:
             directions.append(reading)
         # jurors vote in the precision of the model, and so do they with an added label
-        self._directions = torch.cat(directions, dim=1).T.to(self.engine.source_dtype).contiguous()
-        for name in ("_kept", "_root", "_through", "jumps"):
+        self._directions = torch.cat([part.to(self.engine.source_dtype).T for part in directions]).contiguous()
+        self._rooted, self._free_rooted = (self._at_roots(rows) for rows in (self._kept, self._free_rows.T))
+        for name in ("_kept", "_rooted", "_free_rooted", "_through", "jumps"):
             setattr(self, name, getattr(self, name).to(self.engine.source_dtype))
+
+    def _at_roots(self, rows: Tensor) -> Tensor:
+        r"""The columns of the jurors' nodes times :math:`n^{-1/2} (I - M_{ii})^{-1/2}`, (k, nK) -> (k, jurors K)."""
+        blocks = rows.view(len(rows), self.count, self._block)[:, self.positions].transpose(0, 1)
+        rooted: Tensor = torch.bmm(blocks, self._root).transpose(0, 1).flatten(1) / math.sqrt(self.count)
+        return rooted
 
     def _find_roots(self, many: LeaveOneOut) -> None:
         r""":math:`(I - M_{ii})^{-1/2}` of every juror, (n, K, K)."""
@@ -128,41 +149,46 @@ class AddedLabels:
     def numbers(self) -> int:
         """The numbers that the kernels of one node need at a time."""
         k, n, C = len(self._directions), len(self.positions), self.engine.num_outputs
-        return self.engine.tangent_numbers(1) * k + 3 * k * C + 2 * n * C * (self._block + C)
+        return 4 * k * C + n * C * (self._block + C)
 
-    def at(self, nodes: Tensor, *, together: int) -> Iterator[tuple[Tensor, Kernels]]:
-        """The kernels of some nodes after the other: their places in ``nodes`` and the kernels."""
-        for places in torch.arange(len(nodes)).split(max(1, together)):
-            yield places, self._kernels(nodes[places])
+    def at(self, nodes: Tensor, *, memory: float) -> Iterator[tuple[Tensor, Kernels]]:
+        """The kernels of some nodes after the other, in so many bytes: their places in ``nodes`` and the kernels."""
+        size, C = self._directions.element_size(), self.engine.num_outputs
+        held = C * len(self._directions) + self.engine.tangent_numbers(1) * DIRECTIONS
+        many, few = (max(1, int(memory / ALONG_SHARE / (size * numbers))) for numbers in (held, self.numbers))
+        N = int(self.engine.data.num_nodes)
+        everything = many >= N and 2 * len(nodes) > N  # what all nodes share is kept with the graph
+        for group in torch.arange(len(nodes)).split(many):
+            there = torch.arange(N) if everything else nodes[group]
+            along = self._along(there)
+            with torch.enable_grad():
+                grams = self.engine.own_grams(there, self._scale).detach()  # J_u diag(1 / d) J_u^T
+            with torch.no_grad():
+                outputs = self.engine.at(there).train_outputs.to(along)
+            for some in group.split(few):
+                rows = nodes[some] if everything else some - group[0]
+                yield some, self._kernels(outputs[rows], along[rows], grams[rows])
 
-    def _kernels(self, nodes: Tensor) -> Kernels:
-        engine, n, C, K = self.engine.at(nodes), self.count, self.engine.num_outputs, self._block
-        along = self.engine.tangents(nodes, self._directions).at(slice(None))  # (r, C, k)
+    def _along(self, nodes: Tensor) -> Tensor:
+        """Derivatives of the logits along all directions, (r, C, k)."""
+        parts = self._directions.split(DIRECTIONS)
+        return torch.cat([self.engine.tangents(nodes, part).at(slice(None)) for part in parts], dim=2)
+
+    def _kernels(self, outputs: Tensor, along: Tensor, grams: Tensor) -> Kernels:
+        n, (r, C), K = self.count, outputs.shape, self._block
         seen, units, read = along.split([self._rows, self._free, along.shape[2] - self._rows - self._free], dim=2)
-        cross = seen @ self._kept  # J_u H^-1 U^T
-        grams, wide = self._grams(nodes), seen.to(self._free_rows.dtype)
-        own = grams - wide @ cross.mT.to(wide)
+        rest, cross = seen @ self._kept, seen @ self._rooted  # J_u H^-1 U^T, and at the jurors' nodes
+        wide = seen.to(self._free_rows.dtype)
+        own = grams - wide @ rest.mT.to(wide)
         if self._free:
-            more = units @ self._free_rows.T.to(units)
-            cross, units = cross + more, units.to(wide)
-            own = own - wide @ more.mT.to(wide) + units @ (units @ self._free_corner - wide @ self._free_rows).mT
-        cross = cross.view(len(nodes), C, n, K)[:, :, self.positions].transpose(1, 2)
-        cross = cross @ self._root / n**0.5  # (r, n, C, K)
-        reading = -self._through @ cross.mT
-        if self.averaged:
-            reading = reading - read.view(len(nodes), C, -1, C).permute(0, 2, 3, 1) / n
+            more = units.to(wide) @ self._free_rows.T
+            cross, units = cross + units @ self._free_rooted, units.to(wide)
+            own = own - wide @ more.mT + units @ (units @ self._free_corner - wide @ self._free_rows).mT
         own = (own + own.mT) / (2 * n)
         slack = ROUNDING * torch.finfo(cross.dtype).eps * grams.diagonal(dim1=1, dim2=2).mean(dim=1) / n
         own.diagonal(dim1=1, dim2=2).add_(slack[:, None])  # a difference: rounding must not make it indefinite
-        with torch.no_grad():
-            return Kernels(engine.train_outputs.to(cross), own.to(cross), cross, reading)
-
-    @torch.enable_grad()
-    def _grams(self, nodes: Tensor) -> Tensor:
-        """J_u diag(1 / d) J_u^T, (r, C, C)."""
-        size = max(1, TEMPORARY_NUMBERS // self.engine.num_parameters)
-        parts = [self.engine.at(some).jacobian().own_grams(self._scale) for some in nodes.split(size)]
-        return torch.cat(parts).detach()
+        averages = read.view(r, C, -1, C) / n if self.averaged else None
+        return Kernels(outputs, own.to(cross), cross.view(r, C, -1, K), self._through, averages)
 
 
 @torch.enable_grad()

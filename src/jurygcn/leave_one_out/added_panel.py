@@ -20,23 +20,29 @@ from jurygcn.leave_one_out.panel import Member, Panel
 
 @dataclass(frozen=True, eq=False)
 class _Added:
-    """One regression at the queried nodes.
+    """One regression, from which what it says of some of the queried nodes follows.
 
-    Shapes: hat (m, n) h_ui, own_hat (n,) 1 - h_ii, lengths (m,) kappa_u, answers (m, C), errors (n, C), own (n, C).
+    Shapes: nodes (m,), similar (N, l) similarities with the landmarks, coefficients (l, k) and offset (k,) for all k
+    labels, targets (k, C), positions (n,), rest (n,) 1 - h_ii, lengths (m,) kappa_u, errors (n, C), own (n, C).
     """
 
-    hat: Tensor
+    nodes: Tensor
+    similar: Tensor
+    coefficients: Tensor
+    offset: Tensor
+    targets: Tensor
+    positions: Tensor
     rest: Tensor
     lengths: Tensor
-    answers: Tensor
     errors: Tensor
     own: Tensor
 
     def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """f_{-i}(i) - g_ui f_{-i}(u), (r, n, C), and g_ui, (r, n), for some of the nodes."""
-        hat = self.hat[rows]
+        everyone = torch.addmm(self.offset, self.similar[self.nodes[rows]].double(), self.coefficients)  # h_u
+        hat = everyone[:, self.positions]
         gain = hat / self.rest / (1.0 + self.lengths[rows, None] + hat.square() / self.rest)
-        without = self.answers[rows].unsqueeze(1) - hat.unsqueeze(2) * self.errors  # f_{-i}(u)
+        without = (everyone @ self.targets).unsqueeze(1) - hat.unsqueeze(2) * self.errors  # f_{-i}(u)
         return self.own - gain.unsqueeze(2) * without, gain
 
 
@@ -70,12 +76,10 @@ class AddedToPanel:
 def _added(panel: Panel, member: Member, positions: Tensor, nodes: Tensor) -> _Added:
     design, ridge = member.design, member.ridge
     features, (coefficients, offset) = panel.features(design), design.coefficients(ridge)
-    hat = torch.addmm(offset, panel.columns(design)[nodes.cpu()].double(), coefficients)  # (m, all labels)
     return _Added(
-        hat=hat[:, positions],
+        *(nodes.cpu(), panel.columns(design), coefficients, offset, panel.targets, positions),
         rest=1.0 - design.among(ridge, positions).diagonal(),
         lengths=design.leverages(features[nodes.cpu()], ridge) + panel.unseen(design, features)[nodes.cpu()] / ridge,
-        answers=hat @ panel.targets,
         errors=member.errors[positions],
         own=member.own[positions],
     )

@@ -167,12 +167,16 @@ class ReceptiveField:
         carried = [hop @ self.sigma(z) for hop, z in zip(self.hops, Z)]
         # a product is fastest if a row of its right factor is a few cache lines long
         width = max(1, COLUMNS // directions[0].shape[2])
-        k, h = len(directions[0]), (weights[-1].shape[0] if self.hops else weights[0].shape[1])
-        inner = torch.empty(len(self.nodes), k, h, **self.place)
+        k, (h, C) = len(directions[0]), weights[-1].shape
+        apart = bool(self.hops) and h < C
+        inner = torch.empty(len(self.nodes), k, h if apart else C, **self.place)
         for start in range(0, k, width):
             part = [layer[start : start + width] for layer in directions]
-            inner[:, start : start + width] = self._sweep(weights, Z, carried, part)
-        return Tangents(inner, weights[-1], carried[-1], directions[-1]) if self.hops else Tangents(inner)
+            swept = self._sweep(weights, Z, carried, part)
+            if self.hops and not apart:
+                swept = swept @ weights[-1] + (carried[-1] @ side_by_side(part[-1])).view(len(swept), -1, C)
+            inner[:, start : start + width] = swept
+        return Tangents(inner, weights[-1], carried[-1], directions[-1]) if apart else Tangents(inner)
 
     def _sweep(self, weights: Sequence[Tensor], Z: list[Tensor], carried: list[Tensor], dW: list[Tensor]) -> Tensor:
         """Derivatives of the last layer's input along some directions, (m, k, h); of the logits if there is one
@@ -195,7 +199,7 @@ class Tangents:
     r"""Derivatives of logits along k directions, expanded only for requested nodes.
 
     The derivative of the last layer :math:`\hat A E W` is :math:`(\hat A E)' W + (\hat A E) W'`. The factors are stored
-    instead of the sum, because the hidden width h is often below C.
+    instead of the sum where the hidden width h is below C.
 
     Shapes: inner (m, k, h), weight (h, C), carried (m, h), directions (k, h, C); or inner (m, k, C) alone.
     """

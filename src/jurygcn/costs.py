@@ -12,6 +12,7 @@ from torch import Tensor
 
 from jurygcn.adding import KERNEL_SHARE
 from jurygcn.conformal.asked import Asked
+from jurygcn.conformal.predictions import MOST_VOTES
 from jurygcn.conformal.rank import MOST
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.added import DIRECTIONS
@@ -37,6 +38,9 @@ TANGENT = 2.0
 # Operations on the small systems of full conformal sets take so many times as long as those of large products. Newton
 # steps for the logits of an added label, with what is tried for each.
 SMALL_SYSTEMS, FITTING = 50.0, 180.0
+
+# A linearised vote that takes advice costs as much as this many operations of a matrix product; measured.
+ADVISED = 4000.0
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,9 @@ def verdict_bytes(jury: Jury, nodes: int) -> float:
     engine, jurors, number = jury.engine, len(jury.positions), jury.engine.source_dtype.itemsize
     if jury.votes.how == "linearized":
         held = float(number * _rank(jury) * (engine.num_parameters + jurors))
-        return held + number * float(engine.tangent_numbers(nodes)) * _rank(jury)
+        held += number * float(engine.tangent_numbers(nodes)) * _rank(jury)
+        votes = 4.0 * number * jurors * nodes * engine.num_outputs
+        return held + (min(jury.run.bytes / BALLOT_SHARE, votes) if votes <= 4.0 * number * MOST_VOTES else 0.0)
     held = float(number * jurors * engine.num_parameters)
     return held + min(jury.run.bytes / BALLOT_SHARE, 9.0 * number * jurors * nodes * engine.num_outputs)
 
@@ -267,8 +273,10 @@ def cost_of(jury: Jury, *, full: bool = False) -> Cost:
 def _voting_seconds(jury: Jury, forward: float) -> float:
     """One forward pass for each juror, or one derivative and the undecided comparisons for each direction."""
     if jury.votes.how == "linearized":
-        comparisons = 0.05 * len(jury.positions) * int(jury.data.num_nodes) * jury.engine.num_outputs
-        return _rank(jury) * (DERIVATIVE * forward + 2 * comparisons / _operations_per_second(torch.float32))
+        votes = len(jury.positions) * int(jury.data.num_nodes) * jury.engine.num_outputs
+        if votes <= MOST_VOTES:  # all are computed, because they take advice
+            return _rank(jury) * DERIVATIVE * forward + votes * ADVISED / _operations_per_second(torch.float32)
+        return _rank(jury) * (DERIVATIVE * forward + 0.1 * votes / _operations_per_second(torch.float32))
     return len(jury.positions) * forward
 
 

@@ -206,7 +206,7 @@ class Jury:
                 scoring labels; "auto" takes the one of 0, 1, 2 that jurors predict their own labels best with.
             advice: "auto" lets the jurors vote together with regressions on averaged features and on random walks,
                 weighted by what they predict for left-out labels: smaller label sets, calibrated probabilities and a
-                better score for errors. Linearised jurors take none. None leaves the model's jurors alone;
+                better score for errors. None leaves the model's jurors alone;
                 "panel" leaves the regressions alone, with equal weights that no label chooses.
             full: also count for ``label_sets(method="full")``, which takes much longer (``cost(full=True)``).
                 A regression has full conformal intervals with ``interval="full"``.

@@ -166,10 +166,10 @@ def test_auto_takes_the_smallest_rank_that_keeps_p_values(many):
     assert 2 < chosen < 128  # else the test would show nothing
     nodes = sampled_nodes(auto.engine)
     assert not bool(torch.isin(nodes, auto.train_nodes).any())
-    whole, share, kept = most.verdict(nodes).p_values, {}, most.jurors
+    whole, share, kept = most.verdict(nodes, advice=None).p_values, {}, most.jurors
     for rank in (chosen // 2, chosen):
         most._jurors = kept.in_fewer(rank)
-        change = (most.verdict(nodes).p_values - whole).abs().amax(dim=1)
+        change = (most.verdict(nodes, advice=None).p_values - whole).abs().amax(dim=1)
         share[rank] = float((change > 0.002).double().mean())
     assert share[chosen] <= 0.01 < share[chosen // 2]
     assert auto.health().discarded == pytest.approx(auto.jurors.discarded)

@@ -18,6 +18,7 @@ from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.jurors import CompressedJurors
 
+MOST_VOTES = 3_000_000_000  # of linearised jurors on all nodes and classes, if they are computed to take advice
 NUMBERS = 20_000_000  # in one array of derivatives along directions
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 

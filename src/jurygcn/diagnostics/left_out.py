@@ -17,6 +17,7 @@ from torch import Tensor
 from jurygcn.checks import check_choice
 from jurygcn.conformal.advice import own_of, own_predictions
 from jurygcn.conformal.counts import FLOOR
+from jurygcn.conformal.predictions import MOST_VOTES
 from jurygcn.curvature import curvature_of
 from jurygcn.errors import SettingError
 from jurygcn.finding import leave_one_out_of
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
 OF = ("model", "jury")
-MOST_VOTES = 3_000_000_000  # of linearised jurors on all nodes and classes, that are computed for advice
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def _stacked(jury: Jury) -> Tensor:
     """Stacked predictions of the left-out nodes, with the weights that the other labels choose, (n, C)."""
     if not has_stacked_jury(jury):
         raise SettingError(
-            f"expected at most {MOST_VOTES:.0e} votes of linearised jurors for the stacked jury, got more; use of='model'"
+            f"expected at most {MOST_VOTES:.0e} votes of linearised jurors for advice, got more; use of='model'"
         )
     advice, nodes = jury.advice(), jury.engine.train_nodes[jury.positions]
     k = advice.diffusion

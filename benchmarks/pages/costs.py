@@ -90,3 +90,30 @@ def linearized(document: Document) -> str:
         "coverage, exact",
     ]
     return markdown(head, body)
+
+
+def many_labels(document: Document) -> str:
+    body = [
+        [
+            f"{row['labels']:,}, {row['jurors']:,}, {row['dropout']:g}",
+            f"{row['training_s']:.0f} s",
+            f"{row['fit_s']:.0f} s",
+            f"{row['verdict_s']:.0f} s",
+            f"{row['estimated_s']:.0f} s",
+            f"{row['peak_gb']:.1f} GB",
+            f"{row['coverage']:.3f}",
+            f"{row['set_size']:.2f}",
+        ]
+        for row in document["rows"]
+    ]
+    head = [
+        "labels, jurors, dropout",
+        "training",
+        "fit",
+        "verdict of all nodes",
+        "fit and verdict, estimated",
+        "peak memory",
+        "coverage at 0.9",
+        "labels per set",
+    ]
+    return markdown(head, body)

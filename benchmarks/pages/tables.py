@@ -276,6 +276,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "bandits": learning.bandits,
     "speed": costs.speed,
     "scale": costs.scale,
+    "many_labels": costs.many_labels,
     "growth": costs.growth,
     "linearized": costs.linearized,
     "accuracy": accuracy,

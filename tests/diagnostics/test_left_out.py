@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 
 from jurygcn import GCN, Jury, LeaveOut, Retraining, Votes, train
 from jurygcn.data import load_dataset, paper_split, random_labels, synthetic
+from jurygcn.diagnostics import left_out
 from jurygcn.diagnostics.accuracy import bootstrap_mean, summarised, wilson
 from jurygcn.diagnostics.calibration import CalibratedModel, calibration_of, fit_scale
 from jurygcn.diagnostics.left_out import LeftOut
@@ -135,10 +136,11 @@ def test_kept_until_the_jury_is_fitted_again() -> None:
     assert jury.fit().left_out() is not first
 
 
-def test_linearised_jurors_use_their_own_outputs() -> None:
+def test_linearised_jurors_use_their_own_outputs(monkeypatch) -> None:
     jury = jury_of(votes=Votes("linearized", rank=16))
     found = jury.left_out()
     torch.testing.assert_close(found.probabilities.sum(dim=1), torch.ones(30, dtype=torch.float64))
+    monkeypatch.setattr(left_out, "MOST_VOTES", 10)
     with pytest.raises(SettingError, match="of='model'"):
         jury.left_out("jury")
 

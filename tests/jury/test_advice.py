@@ -18,6 +18,7 @@ from jurygcn.conformal.advice import take_advice
 from jurygcn.conformal.claims import Agreement
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.data import synthetic
+from jurygcn.diagnostics import left_out
 from jurygcn.diagnostics.grounds import jurors_trusted
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out import stacking
@@ -321,7 +322,8 @@ def test_some_jurors_take_advice():
     assert verdict.p_values.min() >= 1 / 13
 
 
-def test_linearised_jurors_take_no_advice():
+def test_too_many_linearised_jurors_take_no_advice(monkeypatch):
+    monkeypatch.setattr(left_out, "MOST_VOTES", 10)
     verdict = jury_of(graph(), votes="linearized").verdict()
     assert verdict.advice is None
     with pytest.raises(SettingError, match="with exact votes"):

@@ -173,8 +173,8 @@ def verdict_bytes(jury: Jury, nodes: int) -> float:
     if jury.votes.how == "linearized":
         held = float(number * _rank(jury) * (engine.num_parameters + jurors))
         held += number * float(engine.tangent_numbers(nodes)) * _rank(jury)
-        votes = 4.0 * number * jurors * nodes * engine.num_outputs
-        return held + (min(jury.run.bytes / BALLOT_SHARE, votes) if votes <= 4.0 * number * MOST_VOTES else 0.0)
+        votes = float(jurors * nodes * engine.num_outputs)
+        return held + (min(jury.run.bytes / BALLOT_SHARE, 9.0 * number * votes) if votes <= MOST_VOTES else 0.0)
     held = float(number * jurors * engine.num_parameters)
     return held + min(jury.run.bytes / BALLOT_SHARE, 9.0 * number * jurors * nodes * engine.num_outputs)
 

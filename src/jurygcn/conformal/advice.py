@@ -29,7 +29,7 @@ from jurygcn.engine import Engine
 from jurygcn.engine.portable import as_arrays, as_tensors
 from jurygcn.leave_one_out.jurors import CompressedJurors
 from jurygcn.leave_one_out.panel import Panel
-from jurygcn.leave_one_out.stacking import stack_classes, stack_values
+from jurygcn.leave_one_out.stacking import MOST_PAIRS, stack_classes, stack_values
 
 MODEL = "the model's jurors"
 SHARPNESS = 5.0  # the total weight of the panel alone: an answer of 1 against 0 is a factor of e^5
@@ -238,7 +238,8 @@ def take_advice(
         best = max(mine, key=lambda k: float(mine[k].gather(1, targets[:, None]).mean()))
     unheard = classify and not heard and bool(answers)
     predictions = torch.stack([torch.zeros_like(mine[best]) if unheard else mine[best], *answers])
-    pairs = panel.pairs(positions, predictions[:1])  # the model has no jurors without two labels
+    # The model has no jurors without two labels.
+    pairs = panel.pairs(positions, predictions[:1]) if len(positions) <= MOST_PAIRS else None
     found = (
         stack_classes(predictions, targets, pairs) if classify else stack_values(predictions, targets.double(), pairs)
     )

@@ -96,7 +96,7 @@ class FirstOrderPredictions(LeaveOneOutPredictions):
         self.own = engine.loss.predict(jurors.own_outputs).to(self.dtype)
         places = torch.full((int(engine.data.num_nodes),), -1).index_put_((nodes,), torch.arange(len(nodes)))
         self.own_places = places[own_nodes]
-        copies = 4 * self.outputs.numel() * self.dtype.itemsize  # votes, and what is computed from them
+        copies = 9 * self.outputs.numel() * self.dtype.itemsize  # votes, and what is computed from them
         self.batch_size = int(max(1, min(len(self.steps), parse_memory(memory) // copies)))
 
     @torch.no_grad()

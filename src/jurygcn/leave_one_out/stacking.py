@@ -80,19 +80,19 @@ class Stack:
     shares: Tensor = field(repr=False)
 
 
-def stack_classes(own: Tensor, labels: Tensor, pairs: Pairs) -> Stack:
+def stack_classes(own: Tensor, labels: Tensor, pairs: Pairs | None) -> Stack:
     """Weights for classes.
 
     Args:
         own: log-probabilities, or other scores, of each left-out node.
         labels: the classes of these nodes.
-        pairs: the same predictions without two labels.
+        pairs: the same predictions without two labels; None if there are too many of them.
 
     Shapes: own (K, n, C); labels (n,).
     """
     z, spread = _scaled(own)
     weights = _minimise(z, labels)
-    if len(labels) > MOST_PAIRS:
+    if pairs is None:
         left_out = _one_step(z, labels, weights)
     else:
         blocks = torch.arange(len(labels)).split(max(1, NUMBERS // z.numel()))  # as if all learners had weights
@@ -223,13 +223,13 @@ def _newton(z: Tensor, others: Tensor, own: Tensor, beta: Tensor, sweeps: int = 
     return beta, p - own
 
 
-def stack_values(own: Tensor, targets: Tensor, pairs: Pairs) -> Stack:
+def stack_values(own: Tensor, targets: Tensor, pairs: Pairs | None) -> Stack:
     """Weights for a regression: least squares of the left-out errors.
 
     Args:
         own: predictions of each left-out node.
         targets: the values of these nodes.
-        pairs: the same predictions without two labels.
+        pairs: the same predictions without two labels; None if there are too many of them.
 
     Shapes: own (K, n, C); targets (n, C).
     """
@@ -248,11 +248,10 @@ def stack_values(own: Tensor, targets: Tensor, pairs: Pairs) -> Stack:
         return np.asarray(found / found.sum())
 
     weights = solve(errors)
-    few = n <= MOST_PAIRS
-    chosen = list(range(count)) if few else np.flatnonzero(weights).tolist()
+    chosen = list(range(count)) if pairs is not None else np.flatnonzero(weights).tolist()
     left_out = np.zeros((count, n))
     for i in range(n):
-        without = pairs.predictions(chosen, torch.tensor([i]))[0] - targets if few else errors[chosen]
+        without = errors[chosen] if pairs is None else pairs.predictions(chosen, torch.tensor([i]))[0] - targets
         left_out[chosen, i] = solve(torch.cat([without[:, :i], without[:, i + 1 :]], dim=1).double())
     found = torch.from_numpy(weights)
     return Stack(found, torch.from_numpy(left_out), found)

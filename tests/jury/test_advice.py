@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from jurygcn import GCN, Jury, LeaveOut, Retraining, Run, Verdict, train
+from jurygcn.conformal import advice as advice_module
 from jurygcn.conformal import exact
 from jurygcn.conformal.advice import take_advice
 from jurygcn.conformal.claims import Agreement
@@ -126,13 +127,29 @@ def test_weights_in_blocks_of_jurors_are_the_same(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(stack_classes(own, labels, alone(own)).left_out, whole.left_out, atol=1e-4, rtol=1e-4)
 
 
-def test_one_newton_step_is_nearly_a_new_choice(monkeypatch: pytest.MonkeyPatch):
+def test_one_newton_step_is_nearly_a_new_choice():
     own, labels = predictions(n=200)
     anew = stack_classes(own, labels, alone(own))
-    monkeypatch.setattr(stacking, "MOST_PAIRS", 199)
-    step = stack_classes(own, labels, alone(own))
+    step = stack_classes(own, labels, None)
     moved = (anew.left_out - anew.weights[:, None]).norm()
     assert (step.left_out - anew.left_out).norm() < 0.2 * moved  # one step leaves a tenth of the way
+
+
+def test_many_labels_need_no_predictions_without_two(monkeypatch: pytest.MonkeyPatch):
+    """Matrices of all pairs of labels take 20 GB with 5,000 labels, and the weights do not need them."""
+    asked = []
+    plain = Panel.pairs
+    monkeypatch.setattr(Panel, "pairs", lambda *given: asked.append(1) or plain(*given))
+    jury = jury_of(graph())
+    few = jury.advice()
+    assert asked
+    asked.clear()
+    monkeypatch.setattr(advice_module, "MOST_PAIRS", len(NODES) - 1)
+    many = jury_of(graph()).advice()
+    assert not asked
+    for found in (few, many):
+        counted = {name: float(weight) for name, weight in zip(found.members, found.weights) if weight > 0}
+        assert counted == pytest.approx({n: float(w) for n, w in zip(few.members, few.weights) if w > 0})
 
 
 def test_learners_that_know_nothing_get_no_weight():

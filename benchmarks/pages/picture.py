@@ -16,7 +16,7 @@ PICTURE = "docs/figures/headline.png"
 KINDS = {
     "stacked": ("stacked jury (default)", "#0072B2", "o"),
     "newton": ("model's jurors alone", "#56B4E9", "v"),
-    "retrain": ("the same, retrained", "#009E73", "D"),
+    "retrain": ("model's jurors, retrained", "#009E73", "D"),
     SPLIT: (SPLIT, "#D55E00", "s"),
     "influence": ("influence, as in the paper", "#8C8C8C", "^"),
 }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from jurygcn import GCN, Jury, Run, Votes, train
 from jurygcn.conformal import predictions
+from jurygcn.conformal.asked import Asked, Question
+from jurygcn.conformal.first_order import FirstOrderCounter
 from jurygcn.data import synthetic
 from jurygcn.diagnostics import left_out
 from jurygcn.errors import SettingError
@@ -84,17 +88,18 @@ def test_intervals_of_a_regression_are_advised_too():
     assert not torch.equal(alone.width, advised.width)
 
 
-def test_without_advice_votes_are_those_of_bounds():
-    """The counts of first-order probabilities and outputs agree where a step is small."""
+def test_small_steps_change_probabilities_as_the_counter_by_bounds_has_it():
+    """Votes are first-order in the outputs, those of the other counter in the probabilities: equal for small steps."""
     jury = jury_on()
-    computed = predictions.FirstOrderPredictions(
-        jury.engine, jury.jurors, torch.arange(120), jury.engine.train_nodes, memory="1GB"
-    )
-    trained = computed.trained()[:, :, 0]
-    for jurors, votes in computed:
-        assert votes.shape == (120, 4, len(jurors))
-        assert_close(votes.sum(dim=1), torch.ones(120, len(jurors), dtype=torch.float64))
-        assert float((votes - trained[:, :, None]).abs().mean()) < 0.1
+    small = replace(jury.jurors, coefficients=1e-4 * jury.jurors.coefficients)
+    everyone, own = torch.arange(120), jury.engine.train_nodes
+    computed = predictions.FirstOrderPredictions(jury.engine, small, everyone, own, memory="1GB")
+    asked = Asked(jury.engine, jury.positions, everyone, Question(0.1, True, "jackknife+", "lac", 0))
+    slopes = FirstOrderCounter(asked, small).slopes(slice(None))
+    votes = computed.of(torch.arange(40)) - computed.trained()
+    votes[own, :, torch.arange(40)] = wanted_at_own = (slopes @ small.coefficients.T)[own, :, torch.arange(40)]
+    assert float(wanted_at_own.abs().max()) > 0
+    assert_close(votes, slopes @ small.coefficients.T, rtol=1e-2, atol=1e-9)
 
 
 def test_too_many_votes_take_no_advice(monkeypatch):

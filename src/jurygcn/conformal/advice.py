@@ -178,12 +178,18 @@ def own_predictions(
 
 
 def own_of(
-    engine: Engine, jurors: Tensor | CompressedJurors, nodes: Tensor, *, diffusion: int | str, memory: str, **known: Any
+    engine: Engine,
+    jurors: Tensor | CompressedJurors,
+    nodes: Tensor,
+    *,
+    diffusion: int | str,
+    memory: str,
+    everywhere: LeaveOneOutPredictions | None = None,
 ) -> dict[int, Tensor]:
     """As `own_predictions`, of jurors with these steps or of compressed ones, whose votes are not averaged."""
     if isinstance(jurors, CompressedJurors):
         return {0: engine.loss.predict(jurors.own_outputs).to(engine.source_dtype)}
-    return own_predictions(engine, jurors, nodes, diffusion=diffusion, memory=memory, **known)
+    return own_predictions(engine, jurors, nodes, diffusion=diffusion, memory=memory, everywhere=everywhere)
 
 
 def panel_of(engine: Engine) -> Panel:

@@ -73,7 +73,8 @@ def _first_outputs(engine: GenericEngine) -> Tensor:
     """
     try:
         if engine.takes_sparse:
-            listed, summed = engine.cast(engine.source_dtype).trained_outputs, _again(engine)
+            listed = engine.cast(engine.source_dtype).trained_outputs
+            summed = _again(engine) if engine.dtype == engine.source_dtype else engine.trained_outputs
             engine.takes_sparse = listed.shape == summed.shape and close(summed, listed.to(summed), SAME_SUMS)
             if not engine.takes_sparse:
                 engine._clear_cached(*OF_GRAPH)

@@ -60,10 +60,8 @@ def test_weights_of_classes_are_optimal():
 
 def test_weights_without_each_label_are_those_of_a_new_choice():
     """Every juror's weights: the panel fitted anew to the other labels, and the weights chosen anew by them."""
-    data, nodes = (
-        synthetic(num_nodes=120, num_edges=360, num_features=8, num_classes=3, separation=1.0, seed=2),
-        torch.arange(0, 75, 3),
-    )
+    data = synthetic(num_nodes=120, num_edges=360, num_features=8, num_classes=3, separation=1.0, seed=2)
+    nodes = torch.arange(0, 75, 3)
     labels = data.y[nodes]
     targets = one_hot(labels, 3).double() - 1 / 3
     own, _ = predictions(n=len(nodes))

@@ -76,7 +76,7 @@ def run(
         explore: the share of all labels that is drawn at random from the pool before the run. The strategy cannot
             choose these nodes and does not see their labels; they are asked for in the last step, and the last model
             learns them. ``history.explored`` names them, for ``Jury(..., chosen="actively", drawn=history.explored)``:
-            if they alone vote, coverage holds after active learning.
+            if they alone vote, coverage can be claimed as for random labels.
         resume: a JSON file for the history. After an interruption the same call continues from it.
         progress: show a bar on stderr.
 

@@ -177,7 +177,7 @@ def run_loop(
         given.real(
             "--explore",
             "Share of all labels that are drawn at random before the run, hidden from the strategy; if they alone vote "
-            "(jurygcn quantify --drawn), coverage holds afterwards.",
+            "(jurygcn quantify --drawn), coverage can be claimed as for random labels.",
             most=1.0,
         ),
     ] = 0.0,

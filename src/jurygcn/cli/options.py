@@ -250,8 +250,8 @@ By = Annotated[
     typer.Option(
         "--by",
         callback=one_of("--by", ("all", "class", "group")),
-        help="all; class compares a label with labelled nodes of its own class only, so that every class is covered; "
-        "group compares within --groups.",
+        help="all; class compares a label with labelled nodes of its own class only, so that sets aim at coverage "
+        "within each class; group compares within --groups.",
     ),
 ]
 Groups = Annotated[

@@ -190,9 +190,9 @@ class Verdict:
         Args:
             alpha: the level.
             method: "jackknife+" by default, or "full" for full conformal sets, of a verdict with ``full=True``.
-            by: "class" compares a label with labelled nodes of its own class alone, so that sets aim at coverage within each class;
-                "group" compares with those of the node's group alone, of a verdict with ``groups=...``. A class or
-                group with fewer than 1/alpha - 1 labels excludes nothing: see ``too_few``.
+            by: "class" compares a label with labelled nodes of its own class alone, so that sets aim at coverage within
+                each class; "group" compares with those of the node's group alone, of a verdict with ``groups=...``. A
+                class or group with fewer than 1/alpha - 1 labels excludes nothing: see ``too_few``.
         """
         return self.tally(method, by).sets(alpha)
 

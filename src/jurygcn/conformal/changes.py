@@ -26,8 +26,8 @@ from torch import Tensor
 from jurygcn.leave_one_out.added import Kernels
 from jurygcn.linalg import multiply_small, solve_small
 
-# Newton steps for the residual of an added label; halvings of a step; a change of the residual that ends them.
-STEPS, HALVINGS, CLOSE = 60, 30, 1e-7
+# Newton steps for the residual of an added label; halvings of a step; a change that ends them; steps for the start.
+STEPS, HALVINGS, CLOSE, START = 60, 30, 1e-7, 6
 
 # Numbers in the systems of the labels that are fitted at a time: larger arrays leave the processor's cache.
 FITTED_NUMBERS = 200_000
@@ -122,7 +122,9 @@ def _learn(z: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     z = z.T.unsqueeze(2).expand(C, r, C).reshape(C, -1)
     whole = kernel.permute(1, 2, 0).unsqueeze(3).expand(C, C, r, C).reshape(C, C, -1)
     truth = eye.repeat(1, r)
-    found, pulled = torch.zeros_like(z), torch.zeros_like(z)  # a and K a
+    found = _two_class_residuals(z, whole, truth)  # a
+    pulled = _times(whole, found)  # K a
+    height = _objective(z, truth, found, pulled)
     open_, K = torch.arange(r * C), whole
     for _ in range(STEPS):
         a, Ka, at, label = found[:, open_], pulled[:, open_], z[:, open_], truth[:, open_]
@@ -134,9 +136,17 @@ def _learn(z: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
         x = solve_small(system, right.unsqueeze(1)).squeeze(1)
         step = missing - root * (x - root * (root * x).sum(dim=0))
         Kstep = _times(K, step)
-        size = _step_sizes(at - Ka, label, (a * Ka).sum(dim=0), (step * Ka).sum(dim=0), step, Kstep)
-        found[:, open_], pulled[:, open_] = a + size * step, Ka + size * Kstep
-        left = ((size * step).abs().amax(dim=0) > CLOSE).nonzero().squeeze(1)
+        a, Ka, before = a + step, Ka + Kstep, height[open_]
+        now = _objective(at, label, a, Ka)
+        for halving in range(1, HALVINGS):
+            worse = (now > before + 1e-12 * (1.0 + before.abs())).nonzero().squeeze(1)
+            if not len(worse):
+                break
+            a[:, worse] -= step[:, worse] / 2**halving
+            Ka[:, worse] -= Kstep[:, worse] / 2**halving
+            now[worse] = _objective(at[:, worse], label[:, worse], a[:, worse], Ka[:, worse])
+        left = ((a - found[:, open_]).abs().amax(dim=0) > CLOSE).nonzero().squeeze(1)
+        found[:, open_], pulled[:, open_], height[open_] = a, Ka, now
         if not len(left):
             break
         if len(left) < len(open_):
@@ -159,24 +169,25 @@ def _curvature(p: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
     return root, system
 
 
-def _step_sizes(moved: Tensor, truth: Tensor, square: Tensor, slope: Tensor, step: Tensor, Kstep: Tensor) -> Tensor:
-    """1, 1/2, 1/4, ..., so that the objective does not increase; (b,)."""
-    bend, size = (step * Kstep).sum(dim=0), torch.ones_like(slope)
+def _objective(z: Tensor, truth: Tensor, a: Tensor, Ka: Tensor) -> Tensor:
+    """(C, b) each -> (b,)."""
+    moved = z - Ka
+    return 0.5 * (a * Ka).sum(dim=0) + moved.logsumexp(dim=0) - (moved * truth).sum(dim=0)
 
-    def value(t: Tensor | float, rows: Tensor | slice) -> Tensor:
-        there = moved[:, rows] - t * Kstep[:, rows]
-        quadratic = 0.5 * square[rows] + t * slope[rows] + 0.5 * t * t * bend[rows]
-        return quadratic + there.logsumexp(dim=0) - (there * truth[:, rows]).sum(dim=0)
 
-    before = value(0.0, slice(None))
-    tried = torch.arange(len(size))
-    for _ in range(HALVINGS):
-        now = value(size[tried], tried)
-        tried = tried[now > before[tried] + 1e-12 * (1.0 + before[tried].abs())]
-        if not len(tried):
-            break
-        size[tried] /= 2
-    return size
+def _two_class_residuals(z: Tensor, K: Tensor, truth: Tensor) -> Tensor:
+    """Where Newton's method starts: the residuals if the other classes keep their shares among each other.
+
+    Then only the log-odds w of the label are unknown, w = w_0 + k pi(-w). Newton's method from w = 0 cannot overshoot.
+    """
+    others = z.masked_fill(truth > 0, -torch.inf)
+    toward = truth - torch.softmax(others, dim=0)
+    odds = (z * truth).sum(dim=0) - others.logsumexp(dim=0)
+    stiff, w = (toward * _times(K, toward)).sum(dim=0), torch.zeros_like(odds)
+    for _ in range(START):
+        p = torch.sigmoid(-w)
+        w = w - (w - odds - stiff * p) / (1.0 + stiff * p * (1.0 - p))
+    return -torch.sigmoid(-w) * toward
 
 
 def _times(matrices: Tensor, vectors: Tensor) -> Tensor:

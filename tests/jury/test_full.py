@@ -48,7 +48,7 @@ def test_kernels_by_dense_matrices(name: str):
     torch.testing.assert_close(found.own, Ju @ inverse @ Ju.mT / n, atol=1e-9, rtol=1e-8)
     for i in (0, 7, n - 1):
         without = torch.linalg.pinv(H - pieces[i], rtol=1e-11, hermitian=True)
-        cross = found.cross[:, :, i]
+        cross = found.cross[i]
         torch.testing.assert_close(found.own + cross @ cross.mT, Ju @ without @ Ju.mT / n, atol=1e-9, rtol=1e-8)
         moved = -J[i] @ without @ Ju.mT / n
         centred = moved - moved.mean(dim=1, keepdim=True)  # a common shift of all logits changes nothing
@@ -128,7 +128,7 @@ def test_changes_by_dense_matrices(steps: int):
             fitted = z - K @ q
             S = torch.diag(fitted.softmax(dim=0)) - torch.outer(fitted.softmax(dim=0), fitted.softmax(dim=0))
             for i in (0, 7, n - 1):
-                A = kernels.cross[u, :, i]
+                A = kernels.cross[i, u]
                 # the residual a of u is that of its quadratic loss at the logits z + A j - (K + A A^T) a
                 left = torch.eye(CLASSES, dtype=z.dtype) + S @ (K + A @ A.T)
                 a = torch.linalg.solve(left, q + S @ (z + A @ added.jumps[i] - fitted))

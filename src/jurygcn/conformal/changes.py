@@ -57,11 +57,11 @@ class Changes:
     """
 
     def __init__(self, kernels: Kernels, rows: Tensor, learned: Learned, jumps: Tensor, targets: Tensor) -> None:
-        self.learned, self.jumps, self.cross = learned, jumps, kernels.cross[rows]
+        self.learned, self.jumps, self.cross = learned, jumps, kernels.cross[:, rows]
         everyone = torch.arange(len(targets))
         self._through = kernels.through - kernels.through[everyone, targets].unsqueeze(1)  # (n, C, K)
-        r, C, n, K = self.cross.shape
-        change = torch.bmm(self.cross.permute(2, 0, 1, 3).reshape(n, r * C, K), self._through.mT)
+        n, r, C, _ = self.cross.shape
+        change = torch.bmm(self.cross.flatten(1, 2), self._through.mT)
         self.reading = -change.view(n, r, C, C).permute(1, 2, 3, 0)
         self._read: Tensor | None = None
         if kernels.read is not None:
@@ -76,7 +76,7 @@ class Changes:
 
     def bound(self) -> Tensor:
         """What first order changes of the logarithm of the own label's probability are off by at most, (r, y, n)."""
-        far = self.cross.square().sum(dim=(1, 3)).sqrt().unsqueeze(1)  # at least |A|, (r, 1, n)
+        far = self.cross.flatten(2).norm(dim=2).T.unsqueeze(1)  # at least |A|, (r, 1, n)
         stiff = self.learned.stiffness.square().sum(dim=(2, 3)).sqrt().unsqueeze(2)  # at least |Q|, (r, y, 1)
         jump = self.jumps.norm(dim=1) + far * self.learned.residuals.norm(dim=2).unsqueeze(2)  # at least |v|
         through = self._through.norm(dim=2).amax(dim=1)
@@ -88,7 +88,7 @@ class Changes:
 
     def exact(self, u: Tensor, y: Tensor, i: Tensor) -> Tensor:
         """Changes for some nodes (by their rows), labels and jurors, (t,) each -> (C, t)."""
-        A, Q = self.cross[u, :, i].permute(1, 2, 0).contiguous(), self.learned.stiffness[u, y].permute(1, 2, 0)
+        A, Q = self.cross[i, u].permute(1, 2, 0).contiguous(), self.learned.stiffness[u, y].permute(1, 2, 0)
         q, jump = self.learned.residuals[u, y].T.contiguous(), self.jumps[i].T.contiguous()
         QA = multiply_small(Q.contiguous(), A)
         system = multiply_small(A.transpose(0, 1), QA)

@@ -48,7 +48,7 @@ ALONG_SHARE, KERNEL_NUMBERS = 2, 8_000_000
 class Kernels:
     """What adding a label at r nodes changes at the jurors' own nodes.
 
-    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (r, C, n, K) A_ui; through (n, C, K)
+    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (n, r, C, K) A_ui; through (n, C, K)
     what follows from A_ui at i; read (r, C, n, C) what else does if predictions are averages, else None.
     """
 
@@ -64,7 +64,7 @@ class Kernels:
 
         Of the prediction itself, for a regression.
         """
-        change = -self.through @ self.cross.permute(0, 2, 3, 1)
+        change = -self.through @ self.cross.permute(1, 0, 3, 2)
         return change if self.read is None else change - self.read.permute(0, 2, 3, 1)
 
 
@@ -114,10 +114,12 @@ class AddedLabels:
             setattr(self, name, getattr(self, name).to(self.engine.source_dtype))
 
     def _at_roots(self, rows: Tensor) -> Tensor:
-        r"""The columns of the jurors' nodes times :math:`n^{-1/2} (I - M_{ii})^{-1/2}`, (r, C, nK) -> (r, C, n', K)."""
+        r"""The columns of the jurors' nodes times :math:`n^{-1/2} (I - M_{ii})^{-1/2}`, (r, C, nK) -> (n', r, C, K)."""
         r, C, _ = rows.shape
-        blocks = rows.view(r * C, self.count, self._block).transpose(0, 1)[self.positions]
-        return torch.bmm(blocks, self._root).transpose(0, 1).reshape(r, C, -1, self._block)
+        blocks = rows.view(r * C, self.count, self._block).transpose(0, 1)
+        if len(self.positions) < self.count:
+            blocks = blocks[self.positions]
+        return torch.bmm(blocks, self._root).view(-1, r, C, self._block)
 
     def _find_roots(self, many: LeaveOneOut) -> None:
         r""":math:`(I - M_{ii})^{-1/2}` of every juror, (n, K, K)."""

@@ -15,6 +15,7 @@ Five questions, one after the other (``--only NAME`` asks one). Interrupted runs
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import sys
 import time
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 from brute_force import full_scores, train_to_convergence
-from harness import options, save, table
+from harness import RESULTS, options, save, table
 from jurygcn import GCN, Jury, active
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.experiments.cells import Cells
@@ -388,7 +389,14 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("cost", found)
         ],
     )
-    save("full_conformal", summary, quick=quick)
+    save("full_conformal", summary if quick else [*summary, *_measured_before(summary)], quick=quick)
+
+
+def _measured_before(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of parts that were not measured now."""
+    path, parts = RESULTS / "full_conformal.json", {row["part"] for row in summary}
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    return [row for row in rows if row["part"] not in parts]
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Changes:
         jump = self.jumps.norm(dim=1) + far * self.learned.residuals.norm(dim=2).unsqueeze(2)  # at least |v|
         through = self._through.norm(dim=2).amax(dim=1)
         tight = stiff * far.square()
-        bound = through * (tight / (1.0 + tight)) * jump
+        bound: Tensor = through * (tight / (1.0 + tight)) * jump
         if self._read is not None:
             bound = bound + self._read.square().sum(dim=1).amax(dim=2).sqrt().unsqueeze(1) * stiff * far * jump
         return bound

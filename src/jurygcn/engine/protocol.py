@@ -50,13 +50,11 @@ class Along(Protocol):
 
 
 class Toward(Protocol):
-    """Products of Jacobian rows of any nodes with those of all training nodes.
+    """Products of Jacobian rows of any nodes with those of all training nodes."""
 
-    Attributes:
-        numbers: the numbers that are held for each node.
-    """
-
-    numbers: int
+    @property
+    def numbers(self) -> int:
+        """The numbers that are held for each node."""
 
     def __call__(self, nodes: Tensor) -> Along:
         """J_u diag(scale) J_i^T L_i, (r, C, nK), in the caller's precision."""

@@ -29,7 +29,7 @@ from jurygcn.graph.neighbourhood import num_hops
 if TYPE_CHECKING:
     from jurygcn.derivatives import Jacobian
     from jurygcn.engine.generic import GenericEngine
-    from jurygcn.engine.protocol import Engine
+    from jurygcn.engine.protocol import Engine, Toward
 
 # Numbers in the rows of a Jacobian that is held as a whole.
 MOST_DENSE = 100_000_000
@@ -128,7 +128,7 @@ def along(engine: GenericEngine | Engine, nodes: Tensor, directions: Tensor) -> 
     return torch.cat([engine.tangents(nodes, part).at(slice(None)) for part in directions.split(DIRECTIONS)], dim=2)
 
 
-def toward_of(engine: GenericEngine, jacobian: Jacobian, root: Tensor, scale: Tensor) -> Directions:
+def toward_of(engine: GenericEngine, jacobian: Jacobian, root: Tensor, scale: Tensor) -> Toward:
     """J_u diag(scale) J_i^T L_i of any nodes, by derivatives along the rows of L_i^T J_i."""
     n, _, K = root.shape
     unit = torch.eye(n * K, dtype=root.dtype, device=root.device).view(n, K, n * K)

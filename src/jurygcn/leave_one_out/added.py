@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jurygcn.curvature.factor import GGNFactor
 from jurygcn.engine import Engine
 from jurygcn.engine.ways import DIRECTIONS, along
 from jurygcn.errors import SettingError
@@ -79,6 +80,7 @@ class AddedLabels:
     def __init__(self, many: LeaveOneOut, *, diffusion: int = 0) -> None:
         self.engine = many.engine
         factor, positions, n = many.prepared.factor, many.positions, many.engine.num_train
+        assert isinstance(factor, GGNFactor)  # newton jurors have no other
         diagonal, K = many.operator.diagonal, factor.block
         free = (diagonal == 0).nonzero().squeeze(1)
         if len(free) > MOST_UNDECAYED:

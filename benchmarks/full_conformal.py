@@ -377,26 +377,15 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
         [
             (
                 *(r["dataset"], r["kind"], f"{r['fit']:.2f}", f"{r['jackknife+']:.3f}", f"{r['full']:.2f}"),
-                *(
-                    f"{r['full, first']:.2f}",
-                    f"{r['estimated']:.2f}",
-                    f"{r['ratio']:.1f}",
-                    r["bound"],
-                    f"{r['with_fit']:.1f}",
-                ),
-                f"{r['peak_megabytes']:.0f}",
+                *(f"{r['full, first']:.2f}", f"{r['estimated']:.2f}", f"{r['ratio']:.1f}", r["bound"]),
+                *(f"{r['with_fit']:.1f}", f"{r['peak_megabytes']:.0f}"),
             )
             for r in keep("cost", found)
         ],
     )
-    save("full_conformal", summary if quick else [*summary, *_measured_before(summary)], quick=quick)
-
-
-def _measured_before(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of parts that were not measured now."""
-    path, parts = RESULTS / "full_conformal.json", {row["part"] for row in summary}
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    return [row for row in rows if row["part"] not in parts]
+    measured, path = {row["part"] for row in summary}, RESULTS / "full_conformal.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() and not quick else []
+    save("full_conformal", [*summary, *(row for row in before if row["part"] not in measured)], quick=quick)
 
 
 if __name__ == "__main__":

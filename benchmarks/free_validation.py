@@ -41,10 +41,11 @@ from jurygcn.learning import GATS, CaGCN, GCNClassifier
 from jurygcn.models import fit_gcn
 from jurygcn.models import train as train_model
 from jurygcn.models.training import new_gcn
+from jurygcn.selection import recipe_names
 from protocol import CITATION, PLAIN, extra, graph
 
 # Increased by hand when more is measured, by part.
-VERSION = {"estimates": "5", "rivals": "3", "selection": "4", "errors": "4"}
+VERSION = {"estimates": "6", "held out": "1", "rivals": "3", "selection": "5", "errors": "5", "cleanlab": "1"}
 FOLDS, MANY, FEW, SOME = 5, 140, 5, 10
 UNDERFIT = {"amazon_photo": 0.05}
 GRID = [
@@ -99,44 +100,53 @@ def measure_estimates(name: str, kind: str, seed: int) -> dict[str, Any]:
     started = time.process_time()
     model, decay = train(data, nodes, seed)
     training = time.process_time() - started
-    pi, truth = probabilities(model, data), data.y[split.test]
+    pi, truth, labels = probabilities(model, data), data.y[split.test], data.y[nodes]
     started = time.process_time()
     jury = Jury(model, data, nodes, weight_decay=decay).fit()
     found = jury.expected_accuracy()
     cost = time.process_time() - started
-    labels = data.y[nodes]
-    rows: dict[str, dict[str, float]] = {"jury": estimated(found) | {"cost": cost / training}}
-    rows["left-out labels alone"] = estimate(jury.left_out().probabilities, labels) | {"cost": 0}
-    rows["5-fold"] = estimate(cross_validated(train, data, nodes, seed), labels) | {"cost": FOLDS}
-    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
-    half, rest = order[: LABELS // 2].sort().values, order[LABELS // 2 :]
-    by_half = probabilities(train(data, half, seed)[0], data)
-    rows["30/30"] = estimate(by_half[rest], data.y[rest]) | {"cost": 1}
-    rows["training labels"] = estimate(pi[nodes], labels) | {"cost": 0}
-    advised = stacked_at(jury, split.test)
-    test = {
-        "accuracy": accuracy(pi[split.test].argmax(dim=1), truth),
-        "log_loss": nll(pi[split.test], truth),
-        "jury_accuracy": accuracy(advised.argmax(dim=1), truth),
-    }
-    rows["stacked jury"] = estimated(jury.expected_accuracy(of="jury"))
-    logits = pi.log()
+    advised, logits = stacked_at(jury, split.test), pi.log()
     calibrated, alone = jury.calibrate(), calibration_of(jury.left_out())
     heated = best_temperature(logits[split.val], data.y[split.val])
-    scaled = {
+    ends = {
         "none": pi,
         "left-out labels": torch.softmax(calibrated.calibrated(logits), dim=1),
         "left-out labels, log loss alone": torch.softmax(logits / alone.temperature + alone.bias, dim=1),
         "500 validation labels": torch.softmax(logits / heated, dim=1),
-        "30/30": torch.softmax(by_half.log() / best_temperature(by_half.log()[rest], data.y[rest]), dim=1),
     }
-    ends = {words: p[split.test].double() for words, p in scaled.items()}
-    ends["stacked jury"] = advised
+    scaled = {words: p[split.test].double() for words, p in ends.items()} | {"stacked jury": advised}
     return {
-        "test": test,
-        "estimates": rows,
-        "calibration": {words: {"ece": ece(p, truth), "nll": nll(p, truth)} for words, p in ends.items()},
+        "test": {
+            "accuracy": accuracy(pi[split.test].argmax(dim=1), truth),
+            "jury_accuracy": accuracy(advised.argmax(dim=1), truth),
+        },
+        "estimates": {
+            "jury": estimated(found) | {"cost": cost / training},
+            "left-out labels alone": estimate(jury.left_out().probabilities, labels) | {"cost": cost / training},
+            "training labels": estimate(pi[nodes], labels) | {"cost": 0},
+            "stacked jury": estimated(jury.expected_accuracy(of="jury")),
+        },
+        "calibration": {words: {"ece": ece(p, truth), "nll": nll(p, truth)} for words, p in scaled.items()},
         "temperature": [calibrated.calibration.temperature if calibrated.calibration else 1.0, heated],
+    }
+
+
+def measure_held_out(name: str, kind: str, seed: int) -> dict[str, Any]:
+    """What trains further models: cross-validation, and 30 labels for validation."""
+    data, train = graph(name), trainer(name, kind)
+    split = paper_split(data, seed=seed)
+    nodes, truth = random_labels(split.pool, LABELS, seed=seed), data.y[split.test]
+    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
+    half, rest = order[: LABELS // 2].sort().values, order[LABELS // 2 :]
+    by_half = probabilities(train(data, half, seed)[0], data)
+    heated = best_temperature(by_half.log()[rest], data.y[rest])
+    p = torch.softmax(by_half.log() / heated, dim=1)[split.test].double()
+    return {
+        "estimates": {
+            "5-fold": estimate(cross_validated(train, data, nodes, seed), data.y[nodes]) | {"cost": FOLDS},
+            "30/30": estimate(by_half[rest], data.y[rest]) | {"cost": 1},
+        },
+        "calibration": {"30/30": {"ece": ece(p, truth), "nll": nll(p, truth)}},
     }
 
 
@@ -166,9 +176,9 @@ def measure_rivals(name: str, seed: int) -> dict[str, Any]:
 # --- 3: which model ------------------------------------------------------------------------------------------------
 
 
-def along_runs(candidates: Mapping[str, Any], data: Data, nodes: Tensor, seed: int) -> dict[str, Tensor]:
-    """Probabilities of every recipe's model; recipes that differ in epochs share a training run."""
-    found: dict[str, Tensor] = {}
+def along_runs(candidates: Mapping[str, Recipe], data: Data, nodes: Tensor, seed: int) -> dict[str, nn.Module]:
+    """Every recipe's model; recipes that differ in epochs share a training run."""
+    found: dict[str, nn.Module] = {}
     runs: dict[Recipe, dict[int, str]] = {}
     for words, recipe in candidates.items():
         runs.setdefault(replace(recipe, epochs=1), {})[recipe.epochs] = words
@@ -177,7 +187,7 @@ def along_runs(candidates: Mapping[str, Any], data: Data, nodes: Tensor, seed: i
 
         def keep(epoch: int, model: nn.Module = model, at: dict[int, str] = at) -> None:
             if epoch in at:
-                found[at[epoch]] = probabilities(copy.deepcopy(model).eval(), data)
+                found[at[epoch]] = copy.deepcopy(model).eval()
 
         settings = {"epochs": max(at), "lr": recipe.lr, "weight_decay": recipe.weight_decay, "seed": seed}
         train_model(model, data, nodes, **settings, after_epoch=keep)
@@ -189,21 +199,25 @@ def measure_selection(name: str, seed: int) -> dict[str, Any]:
     split = paper_split(data, seed=seed)
     nodes = random_labels(split.pool, LABELS, seed=seed)
     recipes = [replace(recipe, lr=UNDERFIT.get(name, recipe.lr)) for recipe in GRID]
+    named = dict(zip(recipe_names(recipes), recipes))
     started = time.process_time()
-    found = select(recipes, data, nodes, seed=seed)
-    spent = time.process_time() - started
+    models = along_runs(named, data, nodes, seed)
+    trained = time.process_time() - started
+    started = time.process_time()
+    found = select({words: (model, named[words].weight_decay) for words, model in models.items()}, data, nodes)
+    spent = trained + time.process_time() - started
     order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
     third, rest = order[: LABELS // 3], order[LABELS // 3 :].sort().values
     tested, valid, held = {}, {}, {}
-    started = time.process_time()
-    for words, pi in along_runs(found.candidates, data, nodes, seed).items():
+    for words, model in models.items():
+        pi = probabilities(model, data)
         tested[words] = accuracy(pi[split.test].argmax(dim=1), data.y[split.test])
         valid[words] = (
             accuracy(pi[split.val].argmax(dim=1), data.y[split.val]),
             -nll(pi[split.val], data.y[split.val]),
         )
-    trained = time.process_time() - started
-    for words, pi in along_runs(found.candidates, data, rest, seed).items():
+    for words, model in along_runs(named, data, rest, seed).items():
+        pi = probabilities(model, data)
         held[words] = (accuracy(pi[third].argmax(dim=1), data.y[third]), -nll(pi[third], data.y[third]))
     by = found.table.set_index("candidate")
     chosen = {
@@ -258,33 +272,42 @@ def measure_errors(name: str, kind: str, rate: float, flips: str, seed: int) -> 
     jury = Jury(model, data, nodes, weight_decay=decay).fit()
     found = jury.label_errors()
     by_node = found.table.set_index("node").loc[nodes.tolist()]
-    folds = cross_validated(train, data, nodes, seed)
-    own = [p.gather(1, labels[:, None]).squeeze(1) for p in (jury.left_out().probabilities, folds)]
-    inside = probabilities(model, data)[nodes].gather(1, labels[:, None]).squeeze(1)
-    gradients = jury.engine.node_gradients()
-    influence = (gradients * jury.influences).sum(dim=1)
+    pi, own = probabilities(model, data), jury.left_out().probabilities
+    influence = (jury.engine.node_gradients() * jury.influences).sum(dim=1)
     scores = {
         "jury": torch.tensor(by_node["wrong"].to_numpy()),
-        "stacked probability": -torch.tensor(by_node["probability"].to_numpy()),
-        "model's jurors": -own[0],
-        "cleanlab, 5-fold": -own[1],
+        "model's jurors": -own.gather(1, labels[:, None]).squeeze(1),
         "self-influence": influence.detach(),
-        "in-sample": -inside,
+        "in-sample": -pi[nodes].gather(1, labels[:, None]).squeeze(1),
     }
-    issues = torch.from_numpy(find_label_issues(labels.numpy(), folds.numpy()))
     flagged = torch.tensor(by_node["flagged"].to_numpy())
+    again = probabilities(train(data, nodes[~flagged], seed)[0], data)
     return {
         "auroc": {words: float(roc_auc_score(wrong, score)) for words, score in scores.items()},
         "jury": flags(flagged, wrong) | {"noise": found.noise, "estimated": found.false_discoveries},
+        "accuracy": {
+            "all labels": accuracy(pi[split.test].argmax(dim=1), truth),
+            "without flagged": accuracy(again[split.test].argmax(dim=1), truth),
+        },
+    }
+
+
+def measure_cleanlab(name: str, kind: str, rate: float, flips: str, seed: int) -> dict[str, Any]:
+    """cleanlab with 5-fold cross-validation, and the model that no wrong label misled."""
+    train = trainer(name, kind)
+    split = paper_split(graph(name), seed=seed)
+    nodes = random_labels(split.pool, MANY, seed=seed)
+    data, wrong = spoiled(name, nodes, rate, flips, seed)
+    labels, truth = data.y[nodes], graph(name).y[split.test]
+    folds = cross_validated(train, data, nodes, seed)
+    issues = torch.from_numpy(find_label_issues(labels.numpy(), folds.numpy()))
+    score = -folds.gather(1, labels[:, None]).squeeze(1)
+    return {
+        "auroc": {"cleanlab, 5-fold": float(roc_auc_score(wrong, score))},
         "cleanlab": flags(issues, wrong),
         "accuracy": {
             words: accuracy(probabilities(train(data, kept, seed)[0], data)[split.test].argmax(dim=1), truth)
-            for words, kept in (
-                ("all labels", nodes),
-                ("without flagged", nodes[~flagged]),
-                ("without cleanlab's", nodes[~issues]),
-                ("without wrong", nodes[~wrong]),
-            )
+            for words, kept in (("without cleanlab's", nodes[~issues]), ("without wrong", nodes[~wrong]))
         },
     }
 
@@ -302,9 +325,11 @@ def flags(flagged: Tensor, wrong: Tensor) -> dict[str, float]:
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "estimates": measure_estimates,
+    "held out": measure_held_out,
     "rivals": measure_rivals,
     "selection": measure_selection,
     "errors": measure_errors,
+    "cleanlab": measure_cleanlab,
 }
 
 
@@ -320,16 +345,18 @@ def cells(*, quick: bool) -> list[dict[str, Any]]:
     wanted = [estimates_cell(name, seed) for seed, name in product(range(splits), graphs)]
     wanted += [errors_cell(name, 0.2, "uniform", seed) for seed, name in product(range(splits), few)]
     wanted += [selection_cell(name, seed) for seed, name in product(range(splits), few)]
-    if quick:
-        return wanted + [{"part": "rivals", "name": "cora", "seed": 0}]
-    for name, count in (("cora", SOME), ("pubmed", FEW)):
-        wanted += [estimates_cell(name, seed, kind) for seed, kind in product(range(count), PYG)]
-    wanted += [errors_cell("cora", 0.2, "uniform", seed, kind) for seed, kind in product(range(FEW), PYG)]
-    others = [("uniform", 0.1), ("uniform", 0.3), ("similar", 0.2), ("similar", 0.1), ("similar", 0.3)]
-    wanted += [errors_cell(name, rate, flips, seed) for seed in range(SOME) for flips, rate in others for name in few]
-    wanted += [{"part": "rivals", "name": name, "seed": seed} for seed, name in product(range(FEW), graphs)]
-    wanted += [errors_cell(name, 0.2, "uniform", seed) for seed, name in product(range(splits), graphs[3:])]
-    return wanted + [selection_cell(name, seed) for seed, name in product(range(FEW), graphs[3:])]
+    if not quick:
+        for name, count in (("cora", SOME), ("pubmed", FEW)):
+            wanted += [estimates_cell(name, seed, kind) for seed, kind in product(range(count), PYG)]
+        wanted += [errors_cell("cora", 0.2, "uniform", seed, kind) for seed, kind in product(range(FEW), PYG)]
+        others = [("uniform", 0.1), ("uniform", 0.3), ("similar", 0.2), ("similar", 0.1), ("similar", 0.3)]
+        wanted += [errors_cell(name, rate, kind, seed) for seed in range(SOME) for kind, rate in others for name in few]
+        wanted += [errors_cell(name, 0.2, "uniform", seed) for seed, name in product(range(splits), graphs[3:])]
+        wanted += [selection_cell(name, seed) for seed, name in product(range(FEW), graphs[3:])]
+    parts = {"estimates": "held out", "errors": "cleanlab"}
+    wanted += [{**cell, "part": parts[cell["part"]]} for cell in wanted if cell["part"] in parts]
+    rivals = product(range(1 if quick else FEW), graphs)
+    return wanted + [{"part": "rivals", "name": name, "seed": seed} for seed, name in rivals]
 
 
 def estimates_cell(name: str, seed: int, kind: str = "GCN") -> dict[str, Any]:

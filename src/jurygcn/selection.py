@@ -42,9 +42,9 @@ from jurygcn.settings import LeaveOut, Run
 Fitted = nn.Module | tuple[nn.Module, WeightDecay]
 Candidate = Fitted | Recipe | Callable[[Any, Tensor], Fitted]
 
-# How much of the correction by the candidate's own jurors is applied to its expected accuracy. Jurors of candidates that
-# memorise their labels look too good, so more of it favours these; none of it would leave the ranking to the panel.
-# Chosen on digits, synthetic graphs and webkb_texas.
+# How much of the correction by the candidate's own jurors is applied to its expected accuracy. Jurors of candidates
+# that memorise their labels look too good, so more of it favours these; none of it would leave the ranking to the
+# panel. Chosen on digits, synthetic graphs and webkb_texas.
 CORRECTED = 0.1
 HIGH = ("expected_accuracy", "accuracy")  # measures of which more is better
 TOLD_APART = 2.0  # standard errors of a paired difference above which two candidates count as different
@@ -58,8 +58,8 @@ class Selection:
     Attributes:
         table: a row per candidate: ``candidate``; ``expected_accuracy`` at nodes without a label; ``log_loss``,
             ``calibrated_log_loss`` and ``accuracy`` of left-out labels; ``difference``, how much worse it is than the
-            best by the measure that ranks, with the standard ``error`` of that paired difference; ``tied``, whether it cannot be told apart from the best; ``seconds``
-            of training and of its jury.
+            best by the measure that ranks, with the standard ``error`` of that paired difference; ``tied``, whether it
+            cannot be told apart from the best; ``seconds`` of training and of its jury.
         by: the measure that ranks.
         n: the number of left-out labels.
     """
@@ -88,7 +88,7 @@ class Selection:
         score = self.table.iloc[0]
         said = (
             f"{self.best} is best of {len(self.table):,} by {self.by.replace('_', ' ')}, from {self.n:,} left-out "
-            f"labels ({score[self.by]:.3f}; accuracy {score['accuracy']:.0%})."
+            f"labels ({score[self.by]:.3f})."
         )
         if len(self.table) == 1:
             return said

@@ -37,9 +37,9 @@ class LabelErrors:
     Attributes:
         table: a row per label. ``node`` and ``label``; ``suggested``: the most probable other class; ``probability``:
             of the label, by jurors that never saw it, with regressions that learn probable classes; ``p_value``: the
-            probability of a class as implausible as the label, if the jury is right; ``wrong``: the probability that the label is wrong; ``flagged``; ``against``:
-            the labelled nodes of the suggested class that speak for it most; ``neighbours`` and ``why``: in words, for
-            flagged labels.
+            probability of a class as implausible as the label, if the jury is right; ``wrong``: the probability that
+            the label is wrong; ``flagged``; ``against``: the labelled nodes of the suggested class that speak for it
+            most; ``neighbours`` and ``why``: in words, for flagged labels.
         noise: the estimated share of wrong labels among all.
         false_discoveries: the estimated share of right labels among the flagged ones; 0 if none is flagged.
         of: whose predictions they are, "jury" or "model".

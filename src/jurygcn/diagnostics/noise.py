@@ -35,8 +35,8 @@ from jurygcn.leave_one_out.stacking import uncertain_weights
 RATES = torch.linspace(0.0, 0.5, 101, dtype=torch.float64)
 SCALES = torch.logspace(-1.0, 1.0, 41, dtype=torch.float64)
 STRICT, WIDE = 4.0, 1.0
-# How often the panel learns the probable classes. On synthetic graphs, digits and amazon_photo the first two times find
-# most of the errors that are found at all; after eight times the ranking is the same as after four.
+# How often the panel learns the probable classes. On synthetic graphs, digits and amazon_photo the ranking after eight
+# times is about that after four.
 ROUNDS = 4
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from free_validation_models import PYG, train_pyg
-from free_validation_summary import LABELS, calibrations, errors, estimates, selections
+from free_validation_summary import LABELS, calibrations, errors, estimates, joined, selections
 from harness import options, save, table
 from jurygcn import Jury, Recipe, select
 from jurygcn.baselines.posthoc import best_temperature
@@ -381,7 +381,7 @@ def main() -> None:
         folder=cache_folder() / "benchmarks" / "free_validation",
     )
     kept.measure([] if chosen.finished else wanted, measure, what="Measuring", show=True)
-    rows = kept.rows(wanted)
+    rows = joined(kept.rows(wanted))
     summary = [*estimates(rows), *calibrations(rows), *selections(rows), *errors(rows)]
     for part in ("accuracy", "calibration", "selection", "errors"):
         some = [row for row in summary if row["part"] == part]

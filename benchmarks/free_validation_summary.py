@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 LABELS = 60
+APART = {"held out": "estimates", "cleanlab": "errors"}  # parts measured apart, and the part that they belong to
+FLAGS = ("flagged", "false", "found")
 RIVALS = ("CaGCN", "GATS")  # measured apart, on fewer splits
 
 
@@ -20,14 +22,30 @@ def grouped(rows: Sequence[dict[str, Any]], part: str, *keys: str) -> list[tuple
     return [(dict(zip(keys, values)), some) for values, some in groups.items()]
 
 
+def joined(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was measured apart on the same split, in the row of the jury; without that row it is left out."""
+    found = [dict(row) for row in rows if row["part"] not in APART]
+    there = {(row["part"], *_cell(row)): row for row in found}
+    for row in rows:
+        whole = there.get((APART.get(row["part"], ""), *_cell(row)))
+        if whole is not None:
+            whole |= {key: {**whole.get(key, {}), **value} for key, value in row.items() if isinstance(value, dict)}
+    return found
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(key) for key in ("name", "kind", "rate", "flips", "seed"))
+
+
 def estimates(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Bias and error of the accuracy, over splits; the binomial standard error is that of as many labels."""
     found = []
     for about, some in grouped(rows, "estimates", "name", "kind"):
-        truth = np.array([row["test"]["accuracy"] for row in some])
-        for method in some[0]["estimates"]:
-            mine = [row["estimates"][method] for row in some]
-            target = np.array([row["test"]["jury_accuracy"] for row in some]) if method == "stacked jury" else truth
+        for method in dict.fromkeys(method for row in some for method in row["estimates"]):
+            measured = [row for row in some if method in row["estimates"]]
+            mine = [row["estimates"][method] for row in measured]
+            whose = "jury_accuracy" if method == "stacked jury" else "accuracy"
+            target = np.array([row["test"][whose] for row in measured])
             off = np.array([m["accuracy"] for m in mine]) - target
             labels = LABELS // 2 if method == "30/30" else LABELS
             inside = [m["low"] <= t <= m["high"] for m, t in zip(mine, target)]
@@ -36,7 +54,7 @@ def estimates(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "part": "accuracy",
                     **about,
                     "method": method,
-                    "splits": len(some),
+                    "splits": len(mine),
                     "test": float(target.mean()),
                     "estimate": float(np.mean([m["accuracy"] for m in mine])),
                     "bias": float(off.mean()),
@@ -93,10 +111,15 @@ def errors(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for about, some in grouped(rows, "errors", "name", "kind", "rate", "flips"):
         row = {"part": "errors", **about, "splits": len(some)}
-        row |= {words: mean(r["auroc"][words] for r in some) for words in some[0]["auroc"]}
+        row |= {words: mean(r["auroc"][words] for r in some) for words in _of_all(some, "auroc")}
         for who in ("jury", "cleanlab"):
-            row |= {f"{who} {key}": mean(r[who][key] for r in some) for key in ("flagged", "false", "found")}
+            row |= {f"{who} {key}": mean(r[who][key] for r in some) for key in _of_all(some, who) if key in FLAGS}
         row |= {key: mean(r["jury"][key] for r in some) for key in ("noise", "estimated")}
-        row |= {f"accuracy, {words}": mean(r["accuracy"][words] for r in some) for words in some[0]["accuracy"]}
+        row |= {f"accuracy, {words}": mean(r["accuracy"][words] for r in some) for words in _of_all(some, "accuracy")}
         found.append(row)
     return found
+
+
+def _of_all(rows: Sequence[dict[str, Any]], key: str) -> list[str]:
+    """What was measured on every split, so that columns compare the same splits."""
+    return [words for words in rows[0].get(key, {}) if all(words in row.get(key, {}) for row in rows)]

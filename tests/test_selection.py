@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import jurygcn
 from jurygcn import GCN, Jury, LeaveOut, Recipe, selection, train
 from jurygcn.data import synthetic
 from jurygcn.errors import ModelError, SettingError
+from jurygcn.leave_one_out.stacking import stack_classes
 from jurygcn.losses import FLOOR
 from jurygcn.models import fit_gcn
-from jurygcn.selection import TOLD_APART, Selection, select
+from jurygcn.selection import CORRECTED, TOLD_APART, Selection, select
 
 NODES = torch.arange(0, 90, 3)
 RECIPES = [
@@ -39,7 +41,7 @@ def by_hand(recipe: Recipe, data: Data) -> Tensor:
 def test_losses_are_those_of_separate_trainings() -> None:
     """Recipes that differ in epochs share a run, and give the same numbers as training each for itself."""
     data = graph()
-    found = select(RECIPES, data, NODES)
+    found = select(RECIPES, data, NODES, by="log_loss")
     losses = {name: by_hand(recipe, data) for name, recipe in found.candidates.items()}
     for row in found.table.itertuples():
         assert row.log_loss == pytest.approx(float(losses[row.candidate].mean()), rel=1e-5)
@@ -67,7 +69,7 @@ def test_words_say_what_cannot_be_told_apart() -> None:
     assert found.best == "one"
     assert found.tied == ["other"]
     assert "cannot tell it apart from other" in found.words
-    assert select({"alone": model}, data, NODES).words.endswith("%).")
+    assert select({"alone": model}, data, NODES).words.endswith(").")
     assert "All others are worse" in select({"one": model, "untrained": _untrained(data)}, data, NODES).words
     assert found.fit() is model
 
@@ -107,9 +109,67 @@ def test_ranking_by_each_measure() -> None:
         "sure": {"calibrated_log_loss": [0.5, 0.5], "log_loss": [0.9, 0.9], "accuracy": [1.0, 0.0], "seconds": [1, 1]},
         "right": {"calibrated_log_loss": [0.6, 0.6], "log_loss": [0.7, 0.7], "accuracy": [1.0, 1.0], "seconds": [1, 2]},
     }
+    found["sure"] |= {"expected_accuracy": [0.7, 0.6], "corrected": [0.9, 0.6]}
+    found["right"] |= {"expected_accuracy": [0.5, 0.6], "corrected": [0.4, 0.5]}
     first = {by: selection._ranked(found, list(found), by)["candidate"].iloc[0] for by in selection.RANKED_BY}
-    assert first == {"calibrated_log_loss": "sure", "log_loss": "right", "accuracy": "right"}
+    assert first == {
+        "expected_accuracy": "sure",
+        "calibrated_log_loss": "sure",
+        "log_loss": "right",
+        "accuracy": "right",
+    }
+    other = selection._ranked(found, list(found), "expected_accuracy").iloc[1]
+    assert other["difference"] == pytest.approx(0.1)
+    # The corrected differences are 0.5 and 0.1: their standard error is 0.2, and 0.2 of their mean is not applied.
+    assert other["error"] == pytest.approx((0.2**2 + 0.2**2) ** 0.5)
     assert selection._ranked(found, list(found), "log_loss")["seconds"].tolist() == [3, 2]
+
+
+def test_expected_accuracy_by_hand() -> None:
+    """The panel's probability of the classes that the model predicts, and a part of what its jurors add to it."""
+    data = graph()
+    model, _ = fit_gcn(data, NODES, RECIPES[1], seed=0)
+    row = select({"it": model}, data, NODES).table.iloc[0]
+    jury = Jury(model, data, NODES, leave_out=LeaveOut(decay="effective")).fit()
+    panel, labels = jury.panel, data.y[NODES]
+    own = torch.stack([torch.zeros(30, 3, dtype=torch.float64), *(member.own for member in panel.members)])
+    stack = stack_classes(own, labels, panel.pairs(jury.positions, own[:1]))
+    answers = torch.stack([panel.answers(member) for member in panel.members])
+    everywhere = torch.softmax(torch.einsum("k,knc->nc", stack.weights[1:], answers), dim=1)
+    left_out = torch.softmax(torch.einsum("kn,knc->nc", stack.left_out, own), dim=1)
+    with torch.no_grad():
+        said = model(data.x, data.edge_index).argmax(dim=1)
+    others = [u for u in range(150) if u not in NODES.tolist()]
+    mean = np.mean([float(everywhere[u, said[u]]) for u in others])
+    classes = jury.left_out().probabilities.argmax(dim=1)
+    gaps = [float(c == y) - float(p[c]) for c, y, p in zip(classes, labels, left_out)]
+    assert row["expected_accuracy"] == pytest.approx(mean + CORRECTED * np.mean(gaps), abs=1e-5)
+
+
+def test_candidates_that_memorise_do_not_win() -> None:
+    """One candidate knows its labels by heart and nothing else; its jurors do not forget them."""
+    data = graph()
+    data.x = torch.cat([data.x, 30.0 * torch.eye(150)], dim=1)
+    good, _ = fit_gcn(data, NODES, Recipe(hidden=4, epochs=40, dropout=0.0), seed=0)
+    bad = copy.deepcopy(good)
+    with torch.no_grad():
+        bad.weights[0][:8] = 0.0
+    found = select({"bad": bad, "good": good}, data, NODES)
+    with torch.no_grad():
+        right = {
+            k: float((m(data.x, data.edge_index).argmax(1) == data.y).double().mean())
+            for k, m in found.candidates.items()
+        }
+    assert right["good"] > right["bad"]
+    assert found.best == "good"
+
+
+def test_without_a_panel_left_out_labels_decide() -> None:
+    data = Data(x=torch.ones(40, 2), edge_index=torch.empty(2, 0, dtype=torch.long), y=torch.arange(40) % 2)
+    data.num_classes = 2
+    nodes = torch.arange(0, 40, 2)
+    found = select([Recipe(hidden=2, epochs=5, dropout=0.0)], data, nodes)
+    assert found.table["expected_accuracy"].iloc[0] == found.table["accuracy"].iloc[0]
 
 
 def test_calibrated_log_loss_is_the_best_over_temperatures() -> None:

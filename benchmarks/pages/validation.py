@@ -95,13 +95,15 @@ def found_errors(rows: list[Row]) -> str:
 
 
 def _best(row: Row, score: str, scores: tuple[str, ...]) -> str:
+    if score not in row:
+        return ""
     text = f"{row[score]:.3f}"
-    return f"**{text}**" if row[score] == max(row[other] for other in scores) else text
+    return f"**{text}**" if row[score] == max(row[other] for other in scores if other in row) else text
 
 
 def removed(rows: list[Row]) -> str:
     def share(value: Any) -> str:
-        return f"{value:.2f}"
+        return "" if value is None else f"{value:.2f}"
 
     body = [
         [
@@ -112,11 +114,11 @@ def removed(rows: list[Row]) -> str:
             share(row["jury false"]),
             share(row["estimated"]),
             share(row["noise"]),
-            f"{row['cleanlab flagged']:.0f}",
-            share(row["cleanlab found"]),
-            share(row["cleanlab false"]),
+            f"{row['cleanlab flagged']:.0f}" if "cleanlab flagged" in row else "",
+            share(row.get("cleanlab found")),
+            share(row.get("cleanlab false")),
             *(
-                f"{row[f'accuracy, {words}']:.3f}"
+                f"{row[key]:.3f}" if (key := f"accuracy, {words}") in row else ""
                 for words in ("all labels", "without flagged", "without cleanlab's", "without wrong")
             ),
         ]

@@ -372,7 +372,7 @@ class Jury:
         return self._left_out[of]
 
     def expected_accuracy(self, *, of: str = "model", level: float = 0.95) -> ExpectedAccuracy:
-        """How many nodes the model, or the stacked jury, is expected to predict right, from left-out labels alone."""
+        """How many nodes the model, or the stacked jury, is expected to predict right, without a validation set."""
         return expected_accuracy_of(self, of=of, level=level)
 
     def calibrate(self) -> CalibratedModel:

@@ -14,9 +14,10 @@ from torch_geometric.data import Data
 from jurygcn import GCN, Jury, Votes, train
 from jurygcn.data import synthetic
 from jurygcn.diagnostics import left_out
-from jurygcn.diagnostics.label_errors import RATES, SCALES, STRICT, WIDE, fit_noise
+from jurygcn.diagnostics.noise import RATES, ROUNDS, SCALES, STRICT, WIDE, NoiseModel, fit_noise, learned_noise
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.panel import Panel
+from jurygcn.leave_one_out.stacking import uncertain_weights
 
 NODES = torch.arange(0, 240, 3)
 DECAY = 5e-3
@@ -177,8 +178,9 @@ def test_cleanlab_agrees_on_the_same_probabilities() -> None:
     choose = pytest.importorskip("cleanlab.filter")
     data, wrong = spoiled()
     jury = jury_of(data)
-    found, left_out = jury.label_errors(), jury.left_out("jury")
-    labels, p = left_out.labels.numpy(), left_out.probabilities.numpy()
+    found, left_out = jury.label_errors(), jury.left_out()
+    noise = learned_noise(jury.panel, jury.positions, left_out.labels, left_out.probabilities)
+    labels, p = left_out.labels.numpy(), noise.logs.exp().numpy()
     confidence = rank.get_label_quality_scores(labels, p, method="self_confidence")
     by_node = found.table.set_index("node").loc[left_out.nodes.tolist()]
     np.testing.assert_allclose(by_node["probability"], confidence, rtol=1e-6)
@@ -186,3 +188,76 @@ def test_cleanlab_agrees_on_the_same_probabilities() -> None:
     ours, errors = set(found.flagged.tolist()), set(wrong.tolist())
     assert len(ours & theirs) >= 0.7 * len(ours)
     assert len(ours & errors) >= len(theirs & errors) - 3
+
+
+# --- learning in spite of wrong labels ------------------------------------------------------------------------
+
+
+def refits(data: Data, targets: Tensor) -> Tensor:
+    """Predictions of each label by regressions that are fitted again to the targets of the others, (k, n, C)."""
+    rows = []
+    for i in range(len(NODES)):
+        others = torch.arange(len(NODES)) != i
+        without = Panel(data, NODES[others], targets[others], dtype=torch.float64)
+        rows.append(torch.stack([without.answers(member)[NODES[i]] for member in without.members]))
+    return torch.stack(rows, dim=1)
+
+
+def test_probable_classes_by_refitting_every_regression() -> None:
+    """Every round with all regressions fitted again for every label, and Bayes' rule in a loop."""
+    data, _ = spoiled()
+    data.x = data.x.double()
+    labels, C = data.y[NODES], 4
+    generator = torch.Generator().manual_seed(3)
+    model = torch.softmax(2.0 * torch.randn(len(NODES), C, generator=generator, dtype=torch.float64), dim=1)
+    panel = Panel(data, NODES, torch.eye(C, dtype=torch.float64)[labels] - 1 / C, dtype=torch.float64)
+    found = learned_noise(panel, torch.arange(len(NODES)), labels, model)
+    classes = torch.eye(C, dtype=torch.float64)[labels]
+    for round_ in range(ROUNDS + 1):
+        own = torch.cat([model.log()[None], refits(data, classes - 1 / C)])
+        weights = uncertain_weights(own, classes)
+        pooled = torch.stack([sum(w * z for w, z in zip(weights[:, i], own[:, i])) for i in range(len(NODES))])
+        noise = fit_noise(torch.log_softmax(pooled, dim=1), labels)
+        if round_ == ROUNDS:
+            break
+        for i, y in enumerate(labels.tolist()):
+            for c in range(C):
+                share = float(noise.truth[i, c]) / (1.0 - float(noise.truth[i, y]))
+                classes[i, c] = 1 - noise.wrong[i] if c == y else noise.wrong[i] * share
+    torch.testing.assert_close(found.wrong, noise.wrong, atol=2e-4, rtol=1e-3)
+    assert found.rate == pytest.approx(noise.rate, abs=1e-4)
+
+
+def test_learning_probable_classes_finds_more_errors() -> None:
+    data, wrong = spoiled(share=0.3)
+    bad = torch.isin(NODES, wrong)
+    labels = data.y[NODES]
+    panel = Panel(data, NODES, torch.eye(4, dtype=torch.float64)[labels] - 0.25, dtype=torch.float64)
+    own = torch.stack([member.own for member in panel.members])
+    given = torch.eye(4, dtype=torch.float64)[labels]
+    once = fit_noise(torch.log_softmax(torch.einsum("kn,knc->nc", uncertain_weights(own, given), own), dim=1), labels)
+    learned = learned_noise(panel, torch.arange(len(NODES)), labels, None)
+    assert roc_auc_score(bad, learned.wrong) > roc_auc_score(bad, once.wrong)
+
+
+def test_prediction_of_a_label_does_not_depend_on_it() -> None:
+    data, _ = spoiled()
+    panel = Panel(data, NODES, torch.eye(4, dtype=torch.float64)[data.y[NODES]] - 0.25, dtype=torch.float64)
+    other = panel.targets.clone()
+    other[5] = torch.tensor([0.9, -0.3, -0.3, -0.3], dtype=torch.float64)
+    for member in panel.members:
+        before, after = (member.design.left_out(targets, member.ridge)[1] for targets in (panel.targets, other))
+        torch.testing.assert_close(before[5], after[5], atol=1e-9, rtol=0)
+        assert float((before - after).abs().max()) > 1e-4
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 10), st.integers(0, 10_000))
+def test_probable_classes_are_distributions(classes: int, n: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.softmax(3.0 * torch.randn(n, classes, generator=generator, dtype=torch.float64), dim=1)
+    wrong = torch.rand(n, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, classes, (n,), generator=generator)
+    found = NoiseModel(0.1, wrong, truth, truth.log()).classes(labels)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(n, dtype=torch.float64))
+    torch.testing.assert_close(found.gather(1, labels[:, None]).squeeze(1), 1.0 - wrong)

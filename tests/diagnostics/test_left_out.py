@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from jurygcn import GCN, Jury, LeaveOut, Retraining, Votes, train
 from jurygcn.data import load_dataset, paper_split, random_labels, synthetic
 from jurygcn.diagnostics import left_out
-from jurygcn.diagnostics.accuracy import bootstrap_mean, summarised, wilson
+from jurygcn.diagnostics.accuracy import CORRECTED, assisted_accuracy, bootstrap_mean, summarised, wilson
 from jurygcn.diagnostics.calibration import CalibratedModel, calibration_of, fit_scale
 from jurygcn.diagnostics.left_out import LeftOut
 from jurygcn.errors import SettingError
@@ -180,8 +180,87 @@ def test_summary_by_hand() -> None:
     table = found.per_class.set_index("class")
     assert table.loc["a", ["labels", "right", "recall", "precision"]].tolist() == [2, 1, 0.5, 1.0]
     assert table.loc["b", "precision"] == 0.5
+    assert found.left_out_accuracy == 0.75
+    assert found.interval == found.left_out_interval == wilson(3, 4, level=0.95)
+    assert found.others == 0
     assert "75%" in found.words
-    assert "4 left-out labels" in found.words
+    assert "from 4 left-out labels)" in found.words
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 5), st.integers(2, 20), st.integers(1, 30), st.integers(0, 10_000))
+def test_help_of_other_nodes_by_a_loop(C: int, n: int, m: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    own, left_out = (torch.softmax(2 * torch.randn(n, C, generator=generator).double(), dim=1) for _ in range(2))
+    labels, said = (torch.randint(0, C, (k,), generator=generator) for k in (n, m))
+    stacked = torch.softmax(2 * torch.randn(m, C, generator=generator).double(), dim=1)
+    found = assisted_accuracy(LeftOut(torch.arange(n), labels, own), left_out, said, stacked)
+    mean = sum(float(stacked[u, said[u]]) for u in range(m)) / m
+    gaps, calibrated = [], []
+    for i in range(n):
+        c = int(own[i].argmax())
+        sure = float(left_out[i, c])
+        gaps.append(float(c == int(labels[i])) - sure)
+        calibrated.append(sure * (1 - sure))
+    r = sum(gaps) / n
+    spread = max(sum((gap - r) ** 2 for gap in gaps) / (n - 1), sum(calibrated) / n)
+    assert found.accuracy == pytest.approx(min(max(mean + CORRECTED * r, 0.0), 1.0))
+    assert found.error == pytest.approx((spread / n + ((1 - CORRECTED) * r) ** 2) ** 0.5)
+    assert found.others == m
+
+
+def test_the_whole_correction_has_no_bias_whatever_the_probabilities() -> None:
+    """Over draws of labels the mean of the corrected estimates is the accuracy, for a jury that is far too sure."""
+    generator = torch.Generator().manual_seed(0)
+    N, n = 400, 20
+    y = torch.randint(0, 3, (N,), generator=generator)
+    p = torch.softmax(torch.randn(N, 3, generator=generator).double() + 1.5 * functional.one_hot(y, 3), dim=1)
+    sure = torch.softmax(6 * p.log(), dim=1)
+    truth, plain, corrected = float((p.argmax(dim=1) == y).double().mean()), [], []
+    for _ in range(300):
+        order = torch.randperm(N, generator=generator)
+        own, rest = order[:n], order[n:]
+        found = assisted_accuracy(LeftOut(own, y[own], p[own]), sure[own], p[rest].argmax(dim=1), sure[rest])
+        r = float(((p[own].argmax(dim=1) == y[own]).double() - sure[own].max(dim=1).values).mean())
+        plain.append(found.accuracy - CORRECTED * r)
+        corrected.append(found.accuracy + (1 - CORRECTED) * r)
+    assert np.mean(plain) - truth > 0.15
+    assert abs(np.mean(corrected) - truth) < 3 * np.std(corrected) / 300**0.5
+
+
+def test_other_nodes_help_where_labels_were_drawn_at_random() -> None:
+    data = graph()
+    model = model_of(data)
+    jury = Jury(model, data, NODES, weight_decay=DECAY).fit()
+    found, verdict, left = jury.expected_accuracy(), jury.verdict(), jury.left_out()
+    others = torch.tensor([u for u in range(150) if u not in NODES.tolist()])
+    with torch.no_grad():
+        said = model(data.x, data.edge_index)[others].argmax(dim=1)
+    byhand = assisted_accuracy(left, jury.left_out("jury").probabilities, said, verdict.calibrated[others].double())
+    assert found.accuracy == pytest.approx(byhand.accuracy, abs=1e-6)
+    assert found.error == pytest.approx(byhand.error, abs=1e-6)
+    assert found.interval == pytest.approx(
+        (found.accuracy - 1.959964 * found.error, found.accuracy + 1.959964 * found.error), abs=1e-5
+    )
+    assert "and 120 nodes without a label" in found.words
+    assert found.left_out_accuracy == float((left.probabilities.argmax(dim=1) == left.labels).double().mean())
+    stacked = jury.expected_accuracy(of="jury")
+    mine = jury.left_out("jury")
+    again = assisted_accuracy(mine, mine.probabilities, verdict.jury_class[others], verdict.calibrated[others].double())
+    assert stacked.accuracy == pytest.approx(again.accuracy, abs=1e-6)
+    for chosen in ("per class", "actively"):
+        plain = Jury(model, data, NODES, weight_decay=DECAY, chosen=chosen).fit().expected_accuracy()
+        assert plain.others == 0
+        assert plain.accuracy == plain.left_out_accuracy
+        assert "without a label" not in plain.words
+
+
+def test_labels_alone_where_there_is_no_stacked_jury(monkeypatch) -> None:
+    jury = jury_of(votes=Votes("linearized", rank=16))
+    monkeypatch.setattr(left_out, "MOST_VOTES", 10)
+    found = jury.expected_accuracy()
+    assert found.others == 0
+    assert found.accuracy == found.left_out_accuracy
 
 
 def test_wilson_solves_its_equation() -> None:
@@ -284,7 +363,7 @@ def test_bias_only_where_it_pays() -> None:
     assert with_bias.log_loss[1] < with_bias.log_loss[0] - 0.3
 
 
-def test_temperature_agrees_with_the_share_that_is_predicted_right() -> None:
+def test_temperature_agrees_with_the_expected_accuracy() -> None:
     """A few labels that are surely wrong raise the temperature of smallest log loss far beyond what the others say."""
     generator = torch.Generator().manual_seed(1)
     z = torch.randn(60, 3, generator=generator, dtype=torch.float64) * 3
@@ -294,9 +373,8 @@ def test_temperature_agrees_with_the_share_that_is_predicted_right() -> None:
     y[:6] = wild[:6].argmin(dim=1)
     outputs = torch.randn(2000, 3, generator=generator, dtype=torch.float64) * 3
     found = LeftOut(torch.arange(60), y, torch.softmax(wild, dim=1))
-    free, held = calibration_of(found), calibration_of(found, outputs)
-    share = float((wild.argmax(dim=1) == y).double().mean())
-    error = 0.5 * (share * (1 - share) / 60) ** 0.5
+    share, error = 0.8, 0.04
+    free, held = calibration_of(found), calibration_of(found, outputs, (share, error))
 
     def confidence(temperature: float) -> float:
         return float(torch.softmax(outputs / temperature + held.bias, dim=1).max(dim=1).values.mean())
@@ -304,8 +382,8 @@ def test_temperature_agrees_with_the_share_that_is_predicted_right() -> None:
     assert not free.moved
     assert held.moved
     assert "nearest" in held.words
-    assert confidence(free.temperature) < share - 2 * error
-    assert confidence(held.temperature) == pytest.approx(share - error, abs=0.005)
+    assert confidence(free.temperature) < share - error
+    assert confidence(held.temperature) == pytest.approx(share - error / 2, abs=0.005)
 
 
 def test_calibration_where_all_nodes_are_labelled() -> None:
@@ -331,10 +409,10 @@ def test_wrapper_scales_the_users_model_and_keeps_its_state() -> None:
     torch.testing.assert_close(other(data.x, data.edge_index), expected)
     before, after = wrapped.calibration.log_loss
     assert after <= before + 1e-12 or wrapped.calibration.moved
-    left = jury.left_out()
-    share = float((left.probabilities.argmax(dim=1) == left.labels).double().mean())
-    others = torch.softmax(expected, dim=1).max(dim=1).values[[u for u in range(len(z)) if u not in NODES.tolist()]]
-    assert abs(float(others.mean().detach()) - share) < 0.5 / (2 * len(NODES) ** 0.5)  # half the largest standard error
+    expected = jury.expected_accuracy()
+    z_others = z[[u for u in range(len(z)) if u not in NODES.tolist()]]
+    sure = torch.softmax(wrapped.calibrated(z_others), dim=1).max(dim=1).values
+    assert abs(float(sure.mean().detach()) - expected.accuracy) < 0.5 * expected.error + 1e-6
     heard = CalibratedModel(model, 2.0, torch.zeros(3), node_type="paper").calibrated({"paper": z, "author": z})
     torch.testing.assert_close(heard["paper"], z / 2)
     assert heard["author"] is z
@@ -368,6 +446,7 @@ def test_all_of_it_for_pyg_models(kind: str) -> None:
     jury = Jury(model, data, NODES, weight_decay=optimizer).fit()
     found, errors, calibrated = jury.expected_accuracy(), jury.label_errors(), jury.calibrate()
     own = torch.stack([jury.leave_one_out_predictions(NODES)[i, i] for i in range(len(NODES))])
-    assert found.accuracy == float((own.argmax(dim=1) == data.y[NODES]).double().mean())
+    assert found.left_out_accuracy == float((own.argmax(dim=1) == data.y[NODES]).double().mean())
+    assert found.others == 120
     assert sorted(errors.table["node"]) == NODES.tolist()
     assert calibrated(data.x, data.edge_index).shape == (150, 3)

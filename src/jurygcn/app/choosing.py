@@ -81,7 +81,7 @@ def view_of(jury: Jury) -> View:
 
 
 def estimated_accuracy(jury: Jury) -> Point:
-    """The share of labels that the jurors without them predict, with its interval."""
+    """The expected accuracy, with its interval."""
     found = jury.expected_accuracy(level=LEVEL)
     return Point(found.n, found.accuracy, *found.interval)
 

@@ -54,7 +54,7 @@ Measure = Annotated[
     typer.Option(
         "--by",
         callback=given.one_of("--by", RANKED_BY),
-        help=f"What ranks: {', '.join(RANKED_BY)}, of left-out labels.",
+        help=f"What ranks: {', '.join(RANKED_BY)}; all but the first are of left-out labels alone.",
     ),
 ]
 
@@ -70,7 +70,7 @@ def select(
     dropout: Dropouts = "0,0.5",
     layers: Layers = "1,2",
     lr: given.LearningRate = Recipe.lr,
-    by: Measure = "log_loss",
+    by: Measure = RANKED_BY[0],
     seed: given.Seed = 0,
     out: given.Out = None,
     as_json: given.AsJson = False,
@@ -124,13 +124,14 @@ def ranking_table(found: Selection, *, title: str) -> Table:
     """The best settings, with their differences to the best."""
     table = Table(box=box.SIMPLE_HEAD, title=shown(title), title_justify="left", title_style="bold", pad_edge=False)
     table.add_column("settings", overflow="fold")
-    for column in ("log loss", "accuracy", "worse by", "tied"):
+    for column in ("expected accuracy", "log loss", "accuracy", "worse by", "tied"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = found.table[:SHOWN]
     for row in rows.to_dict("records"):
         worse = f"{row['difference']:.3f} ± {row['error']:.3f}" if row["difference"] or row["error"] else ""
-        cells = (f"{row['log_loss']:.3f}", f"{100 * row['accuracy']:.0f} %", worse, "yes" if row["tied"] else "no")
-        table.add_row(shown(row["candidate"]), *cells)
+        shares = (f"{100 * row['accuracy']:.0f} %", worse, "yes" if row["tied"] else "no")
+        expected = f"{100 * row['expected_accuracy']:.1f} %"
+        table.add_row(shown(row["candidate"]), expected, f"{row['log_loss']:.3f}", *shares)
     if len(found.table) > SHOWN:
         table.caption, table.caption_justify = f"{len(found.table) - SHOWN} more are worse", "left"
     return table

@@ -7,9 +7,10 @@ r"""Calibration without a validation set: a temperature that is fitted to left-o
 log-probabilities is measured on labels that did not fit it, and must exceed its standard error.
 
 A few jurors that are surely wrong decide the log loss, and jurors of models with dropout have more of them than
-retrained ones. So the temperature must also agree with what such jurors tell better: the share of left-out labels that
-they predict right. The mean confidence of the calibrated model at nodes without a label may differ from that share by
-half its standard error; otherwise the temperature is moved until it does. This needs labels that were drawn at random.
+retrained ones. So the temperature must also agree with what is known better: the expected accuracy
+(:mod:`jurygcn.diagnostics.accuracy`). The mean confidence of the calibrated model at nodes without a label may differ
+from it by half its standard error; otherwise the temperature is moved until it does. This needs labels that were drawn
+at random.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jurygcn.conformal.counts import FLOOR
-from jurygcn.diagnostics.left_out import LeftOut
+from jurygcn.diagnostics.left_out import LeftOut, logits_of_others
 from jurygcn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ FOLDS = 5  # for the decision about the bias
 PRIOR = 1.0  # the penalty of the bias, for its logits
 
 # The mean confidence and the expected accuracy may differ by so many standard errors of the latter. Chosen on digits,
-# synthetic graphs and webkb_texas: with 1 the temperatures of GraphSAGE stay too high, with 0 those of GCNs get worse.
+# synthetic graphs and webkb_texas; 0 is about as good.
 AGREEMENT = 0.5
 
 
@@ -48,7 +49,7 @@ class Calibration:
         log_loss: mean negative log-probability of left-out labels, before and after.
         gain, error: what the bias improves on labels that did not fit it, in nats per label, and its standard error.
         n: the number of left-out labels.
-        moved: whether the temperature was moved to agree with the share of left-out labels that are predicted right.
+        moved: whether the temperature was moved to agree with the expected accuracy.
     """
 
     temperature: float
@@ -71,7 +72,7 @@ class Calibration:
         if self.moved:
             said += (
                 " The temperature is not the one of smallest log loss, but the nearest at which the model's mean "
-                "confidence agrees with the share of left-out labels that are predicted right."
+                "confidence agrees with its expected accuracy."
             )
         used = "" if not bool(self.bias.any()) else " Classes also get a bias, because it helps by more than its error."
         return said + used
@@ -123,20 +124,28 @@ class CalibratedModel(nn.Module):
 
 def calibrated_model(jury: Jury) -> CalibratedModel:
     """The jury's model with the calibration that its left-out labels choose."""
-    outputs = None
+    found, wanted, outputs = jury.left_out(), None, None
     if jury.chosen == "random":  # else the expected accuracy is not that of nodes without a label
-        unlabelled = torch.ones(int(jury.data.num_nodes), dtype=torch.bool)
-        unlabelled[jury.engine.train_nodes.cpu()] = False
-        nodes = unlabelled.nonzero().squeeze(1).to(jury.engine.train_nodes.device)
-        outputs = jury.engine.outputs_at(nodes) if len(nodes) else None
-    found = calibration_of(jury.left_out(), outputs)
+        expected, outputs = jury.expected_accuracy(), logits_of_others(jury)
+        wanted = expected.accuracy, expected.error
+    calibration = calibration_of(found, outputs, wanted)
     return CalibratedModel(
-        jury.source_model, found.temperature, found.bias, node_type=jury.node_type, calibration=found
+        *(jury.source_model, calibration.temperature, calibration.bias),
+        node_type=jury.node_type,
+        calibration=calibration,
     )
 
 
-def calibration_of(found: LeftOut, outputs: Tensor | None = None) -> Calibration:
-    """Fit the temperature, and the bias if it pays; ``outputs`` are logits at nodes without a label, (m, C)."""
+def calibration_of(
+    found: LeftOut, outputs: Tensor | None = None, wanted: tuple[float, float] | None = None
+) -> Calibration:
+    """Fit the temperature, and the bias if it pays.
+
+    Args:
+        found: predictions of left-out labels.
+        outputs: logits at nodes without a label, (m, C); None if there are none.
+        wanted: the expected accuracy there, and its standard error.
+    """
     z, y = found.probabilities.clamp_min(FLOOR).log(), found.labels
     zero = torch.zeros(z.shape[1], dtype=z.dtype)
     beta, _ = fit_scale(z, y, with_bias=False)
@@ -145,23 +154,21 @@ def calibration_of(found: LeftOut, outputs: Tensor | None = None) -> Calibration
     if gain > error:
         beta, bias = fit_scale(z, y, with_bias=True)
     agreeing = beta
-    if outputs is not None:
-        right = int((found.probabilities.argmax(dim=1) == y).sum())
-        agreeing = agreeing_scale(beta, bias, outputs.detach().double().cpu(), right, len(y))
+    if outputs is not None and wanted is not None:
+        agreeing = agreeing_scale(beta, bias, outputs, *wanted)
     losses = tuple(float(functional.cross_entropy(logits, y)) for logits in (z, agreeing * z + bias))
     return Calibration(1.0 / agreeing, bias, (losses[0], losses[1]), gain, error, len(y), agreeing != beta)
 
 
-def agreeing_scale(beta: float, bias: Tensor, outputs: Tensor, right: int, n: int) -> float:
-    """The scale next to ``beta`` at which the mean confidence agrees with the share of labels predicted right."""
+def agreeing_scale(beta: float, bias: Tensor, outputs: Tensor, accuracy: float, error: float) -> float:
+    """The scale next to ``beta`` at which the mean confidence agrees with the expected accuracy."""
 
     def confidence(scale: float) -> float:
         return float(torch.softmax(scale * outputs + bias, dim=1).max(dim=1).values.mean())
 
-    share, likely = right / n, (right + 1) / (n + 2)  # the second is never 0 or 1
-    allowed = AGREEMENT * (likely * (1 - likely) / n) ** 0.5
+    allowed = AGREEMENT * error
     now = confidence(beta)
-    wanted = min(max(now, share - allowed), share + allowed)
+    wanted = min(max(now, accuracy - allowed), accuracy + allowed)
     if wanted == now:
         return beta
     low, high = 1 / HOTTEST, 1 / COLDEST

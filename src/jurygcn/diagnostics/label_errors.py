@@ -1,16 +1,8 @@
 r"""Which training labels may be wrong: those that jurors which never saw them find implausible.
 
-The stacked jury's prediction of a left-out node, with a temperature, stands for the distribution of its true label. A
-label is wrong with probability :math:`\epsilon`, and is then any other class:
-
-.. math::
-    p_i(c) = softmax(\beta \log \tilde\pi_{-i}(i))_c, \qquad
-    P(y_i) = (1 - \epsilon)\, p_i(y_i) + \epsilon\, \frac{1 - p_i(y_i)}{C - 1}, \qquad
-    w_i = \frac{\epsilon}{C - 1} \cdot \frac{1 - p_i(y_i)}{P(y_i)}
-
-:math:`w_i` is averaged over the posterior of :math:`\beta` and :math:`\epsilon`, given all labels, on a grid. It is
-the probability that label i is wrong; labels with :math:`w_i` above a threshold are flagged. The mean of
-:math:`1 - w_i` over those flagged estimates the rate of false discoveries.
+The stacked jury predicts each left-out node; its regressions learn the probable classes instead of the labels
+(:mod:`jurygcn.diagnostics.noise`). Labels whose probability of being wrong is above a threshold are flagged. The mean
+of :math:`1 - w_i` over those flagged estimates the rate of false discoveries.
 """
 
 from __future__ import annotations
@@ -27,34 +19,15 @@ from jurygcn.checks import in_short
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.conformal.predictions import predictions_at
 from jurygcn.data.heterogeneous import all_edges, layout_of
+from jurygcn.diagnostics.grounds import jurors_trusted
 from jurygcn.diagnostics.left_out import class_names_of, has_stacked_jury
+from jurygcn.diagnostics.noise import fit_noise, learned_noise
 from jurygcn.errors import SettingError
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-# Values of epsilon and of beta that are averaged over. The prior of epsilon is Beta(1, STRICT), so that it is small
-# without evidence; that of log beta is normal, with a standard deviation of WIDE.
-RATES = torch.linspace(0.0, 0.5, 101, dtype=torch.float64)
-SCALES = torch.logspace(-1.0, 1.0, 41, dtype=torch.float64)
-STRICT, WIDE = 4.0, 1.0
 WITNESSES = 3  # the labels named for each node
-
-
-@dataclass(frozen=True, eq=False)
-class NoiseModel:
-    """The posterior of the share of wrong labels, and what it says about each label.
-
-    Attributes:
-        rate: the posterior mean of the share of wrong labels.
-
-    Shapes: wrong (n,) the probability that each label is wrong; truth (n, C) the distribution of the true label, if the
-    jury is right.
-    """
-
-    rate: float
-    wrong: Tensor
-    truth: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +36,10 @@ class LabelErrors:
 
     Attributes:
         table: a row per label. ``node`` and ``label``; ``suggested``: the most probable other class; ``probability``:
-            of the label, by the juror that never saw it; ``p_value``: the probability of a class as implausible as the
-            label, if the jury is right; ``wrong``: the probability that the label is wrong; ``flagged``; ``against``:
-            the labelled nodes of the suggested class that speak for it most; ``neighbours`` and ``why``: in words, for
-            flagged labels.
+            of the label, by jurors that never saw it, with regressions that learn probable classes; ``p_value``: the
+            probability of a class as implausible as the label, if the jury is right; ``wrong``: the probability that
+            the label is wrong; ``flagged``; ``against``: the labelled nodes of the suggested class that speak for it
+            most; ``neighbours`` and ``why``: in words, for flagged labels.
         noise: the estimated share of wrong labels among all.
         false_discoveries: the estimated share of right labels among the flagged ones; 0 if none is flagged.
         of: whose predictions they are, "jury" or "model".
@@ -102,11 +75,14 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
     """All labels ranked; those that are wrong with a probability above ``threshold`` are flagged."""
     if not (isinstance(threshold, int | float) and 0.0 <= threshold <= 1.0):
         raise SettingError(f"expected a threshold between 0 and 1, got {in_short(threshold)}; change it")
-    of = "jury" if has_stacked_jury(jury) else "model"
-    found = jury.left_out(of)
-    logs = found.probabilities.clamp_min(FLOOR).log()
-    noise = fit_noise(logs, found.labels)
+    found, stacked = jury.left_out(), has_stacked_jury(jury) and bool(jury.panel.members)
+    if stacked:
+        heard = found.probabilities if jurors_trusted(jury) else None
+        noise = learned_noise(jury.panel, jury.positions.cpu(), found.labels, heard)
+    else:
+        noise = fit_noise(found.probabilities.clamp_min(FLOOR).log(), found.labels)
     p, wrong = noise.truth, noise.wrong
+    own = noise.logs.exp().gather(1, found.labels[:, None]).squeeze(1)
     given = p.gather(1, found.labels[:, None])
     tail = torch.where(p <= given * (1 + 1e-9), p, 0.0).sum(dim=1).clamp_max(1.0)
     suggested = p.scatter(1, found.labels[:, None], -1.0).argmax(dim=1)
@@ -120,7 +96,7 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
             "node": found.nodes[order].tolist(),
             "label": [names[c] for c in found.labels[order].tolist()],
             "suggested": [names[c] for c in suggested[order].tolist()],
-            "probability": found.own[order].tolist(),
+            "probability": own[order].tolist(),
             "p_value": tail[order].tolist(),
             "wrong": wrong[order].tolist(),
             "flagged": [k < count for k in range(len(order))],
@@ -131,28 +107,9 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
     table["neighbours"] = [_about_neighbours(row, neighbours.get(row["node"]), names) for row in rows]
     nodes = getattr(jury.data, "node_names", None)
     table["why"] = [_why(row, nodes) for row in table.to_dict("records")]
-    return LabelErrors(table, noise.rate, float(1.0 - wrong[order[:count]].mean()) if count else 0.0, of)
-
-
-def fit_noise(logs: Tensor, labels: Tensor) -> NoiseModel:
-    """Average over the posterior of rate and scale, on a grid. Shapes: logs (n, C), labels (n,)."""
-    others = max(logs.shape[1] - 1, 1)
-    rates = RATES[:, None]
-    likelihoods, by_scale = [], []
-    for scale in SCALES:
-        p = torch.softmax(scale * logs, dim=1)
-        own = p.gather(1, labels[:, None]).squeeze(1)
-        by_error = rates * (1 - own) / others  # (rates, n)
-        given = ((1 - rates) * own + by_error).clamp_min(1e-300)
-        likelihoods.append(given.log().sum(dim=1) - scale.log().square() / (2 * WIDE**2))
-        by_scale.append((p, by_error / given))
-    posterior = torch.stack(likelihoods) + (STRICT - 1) * torch.log1p(-RATES)  # (scales, rates)
-    posterior = torch.softmax(posterior.flatten(), dim=0).view_as(posterior)
-    wrong = sum(weights @ w for weights, (_, w) in zip(posterior, by_scale))
-    truth = sum(weights.sum() * p for weights, (p, _) in zip(posterior, by_scale))
-    assert isinstance(wrong, Tensor)
-    assert isinstance(truth, Tensor)
-    return NoiseModel(float((posterior @ RATES).sum()), wrong, truth)
+    return LabelErrors(
+        table, noise.rate, float(1.0 - wrong[order[:count]].mean()) if count else 0.0, "jury" if stacked else "model"
+    )
 
 
 def _witnesses(jury: Jury, suggested: Tensor) -> list[list[int]]:

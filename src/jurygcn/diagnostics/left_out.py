@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from jurygcn.checks import check_choice
-from jurygcn.conformal.advice import own_of, own_predictions
+from jurygcn.conformal.advice import Advice, own_of, own_predictions, take_advice
+from jurygcn.conformal.averaging import NeighbourAverages
 from jurygcn.conformal.counts import FLOOR
-from jurygcn.conformal.predictions import MOST_VOTES
+from jurygcn.conformal.predictions import MOST_VOTES, predictions_at
 from jurygcn.curvature import curvature_of
 from jurygcn.errors import SettingError
 from jurygcn.finding import leave_one_out_of
@@ -84,12 +85,67 @@ def _stacked(jury: Jury) -> Tensor:
     advice, nodes = jury.advice(), jury.engine.train_nodes[jury.positions]
     k = advice.diffusion
     own = own_of(jury.engine, voting(jury), nodes, diffusion=k, memory=jury.run.ballots)[k]
+    return _pooled(jury, advice, own)
+
+
+def _pooled(jury: Jury, advice: Advice, own: Tensor) -> Tensor:
+    """Predictions of left-out nodes with this advice, from those of the model's jurors, (n, C) -> (n, C)."""
     weights = advice.left_out.double()
     total = weights[0][:, None] * own.double().cpu().clamp_min(FLOOR).log()
     targets = jury.panel.targets[jury.positions]
     for weight, adviser in zip(weights[1:], advice.advisers):
         total = total + weight[:, None] * (targets - adviser.errors.double())  # y_i - e_i = f_{-i}(i)
     return torch.softmax(total, dim=1)
+
+
+@torch.no_grad()
+def panel_probabilities(jury: Jury) -> tuple[Tensor, Tensor] | None:
+    """What the panel predicts without the model, for left-out labels, (n, C), and for nodes without a label, (m, C).
+
+    It is the same for all models of a graph and its labels. None where no view of the graph distinguishes nodes, or no
+    node is without a label.
+    """
+    nodes, C = unlabelled(jury), jury.engine.num_outputs
+    if not len(nodes) or not jury.panel.members:
+        return None
+    nothing = torch.full((int(jury.data.num_nodes), C), 1.0 / C, dtype=torch.float64)
+    own = nothing[: len(jury.positions)]
+    advice = take_advice(jury.engine, jury.panel, jury.positions, {0: own}, heard=False)
+    stacked = advice.at(nodes).outputs(nothing[nodes].to(advice.weights.dtype))
+    return _pooled(jury, advice, own), stacked.double()
+
+
+@dataclass(frozen=True, eq=False)
+class Others:
+    """The model's logits, and the stacked jury's probabilities, at nodes without a label, (m, C) float64 each."""
+
+    logits: Tensor
+    stacked: Tensor
+
+
+def others_of(jury: Jury) -> Others | None:
+    """Predictions at all nodes without a label; None where the stacked jury is the model alone, or nothing."""
+    nodes = unlabelled(jury)
+    if not len(nodes) or not has_stacked_jury(jury) or not jury.panel.members:
+        return None
+    engine, advice = jury.engine, jury.advice()
+    smoothing = NeighbourAverages(engine.data, nodes, advice.diffusion)
+    model = smoothing(predictions_at(engine, smoothing.reach))[advice.diffusion].squeeze(2).cpu()
+    logits = engine.outputs_at(nodes.to(engine.train_nodes.device))
+    return Others(logits.double().cpu(), advice.at(nodes).outputs(model).double())
+
+
+def logits_of_others(jury: Jury) -> Tensor | None:
+    """The model's logits at all nodes without a label, (m, C) float64; None if there are no such nodes."""
+    nodes = unlabelled(jury).to(jury.engine.train_nodes.device)
+    return jury.engine.outputs_at(nodes).double().cpu() if len(nodes) else None
+
+
+def unlabelled(jury: Jury) -> Tensor:
+    """All nodes without a label."""
+    without = torch.ones(int(jury.data.num_nodes), dtype=torch.bool)
+    without[jury.engine.train_nodes.cpu()] = False
+    return without.nonzero().squeeze(1)
 
 
 def class_names_of(jury: Jury) -> list[str]:

@@ -91,9 +91,10 @@ def stack_classes(own: Tensor, labels: Tensor, pairs: Pairs | None) -> Stack:
     Shapes: own (K, n, C); labels (n,).
     """
     z, spread = _scaled(own)
-    weights = _minimise(z, labels)
+    truth = functional.one_hot(labels, z.shape[2]).double()
+    weights = _minimise(z, truth)
     if pairs is None:
-        left_out = _one_step(z, labels, weights)
+        left_out = _one_step(z, truth, weights)
     else:
         blocks = torch.arange(len(labels)).split(max(1, NUMBERS // z.numel()))  # as if all learners had weights
         left_out = torch.cat([_without_each(pairs, labels, weights, spread, some) for some in blocks], dim=1)
@@ -103,7 +104,16 @@ def stack_classes(own: Tensor, labels: Tensor, pairs: Pairs | None) -> Stack:
 def class_weights(own: Tensor, labels: Tensor) -> Tensor:
     """The weights of all labels alone, without those of jurors, (K, n, C) -> (K,)."""
     z, spread = _scaled(own)
-    return _minimise(z, labels) / spread
+    return _minimise(z, functional.one_hot(labels, z.shape[2]).double()) / spread
+
+
+def uncertain_weights(own: Tensor, truth: Tensor) -> Tensor:
+    """The weights without each label where labels are distributions over the classes, to first order.
+
+    Shapes: own (K, n, C); truth (n, C) -> (K, n).
+    """
+    z, spread = _scaled(own)
+    return _one_step(z, truth, _minimise(z, truth)) / spread[:, None]
 
 
 def _scaled(own: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,19 +123,19 @@ def _scaled(own: Tensor) -> tuple[Tensor, Tensor]:
     return z / spread[:, None, None], spread
 
 
-def _minimise(z: Tensor, labels: Tensor) -> Tensor:
-    """The weights of all labels, (K, n, C) -> (K,), by L-BFGS-B."""
+def _minimise(z: Tensor, truth: Tensor) -> Tensor:
+    """The weights of all labels, as distributions over the classes (n, C), by L-BFGS-B: (K, n, C) -> (K,)."""
     count, n, classes = z.shape
-    flat, rows, right = z.reshape(count, -1).numpy(), np.arange(n), labels.numpy()
+    flat, known = z.reshape(count, -1).numpy(), truth.numpy()
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         logits = (weights @ flat).reshape(n, classes)
         logits -= logits.max(axis=1, keepdims=True)
         p = np.exp(logits)
         total = p.sum(axis=1)
-        value = np.log(total).sum() - logits[rows, right].sum() + PRICE * weights.sum()
+        value = np.log(total).sum() - (known * logits).sum() + PRICE * weights.sum()
         p /= total[:, None]
-        p[rows, right] -= 1.0
+        p -= known
         return value, flat @ p.ravel() + PRICE
 
     found = minimize(
@@ -139,10 +149,10 @@ def _minimise(z: Tensor, labels: Tensor) -> Tensor:
     return torch.where(weights > NEGLIGIBLE, weights, 0.0)
 
 
-def _one_step(z: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def _one_step(z: Tensor, truth: Tensor, weights: Tensor) -> Tensor:
     """The weights without each label, to first order, (K, n, C) -> (K, n); learners without weight stay so."""
-    chosen, truth = weights > 0, functional.one_hot(labels, z.shape[2]).to(z.dtype)
-    left_out = weights[:, None].repeat(1, len(labels))
+    chosen = weights > 0
+    left_out = weights[:, None].repeat(1, len(truth))
     if bool(chosen.any()):
         z = z[chosen]
         p = torch.softmax(torch.einsum("k,kjc->jc", weights[chosen], z), dim=1)

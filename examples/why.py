@@ -91,7 +91,8 @@ def image(axes: Any, pixels: torch.Tensor, x: float, y: float, words: str, *, ed
     inset.imshow(pixels.reshape(8, 8), cmap="Greys")
     inset.set(xticks=[], yticks=[])
     inset.spines[:].set(visible=True, color=edge, linewidth=2)
-    axes.annotate(words, (x, y - half), xytext=(0, -2), textcoords="offset points", ha="center", va="top", fontsize=8)
+    below = {"xytext": (0, -5), "textcoords": "offset points", "ha": "center", "va": "top", "fontsize": 8}
+    axes.annotate(words, (x, y - half), bbox={"color": "white", "pad": 0.5}, **below)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def save(
     runs: Sequence[Mapping[str, Any]] | None = None,
     **meta: Any,
 ) -> Path:
-    """Write rows, environment and settings to results/NAME.json; quick runs to NAME.quick.json.
+    """Write rows, environment with the date, and settings to results/NAME.json; quick runs to NAME.quick.json.
 
     ``runs`` are the single runs behind the rows. They go to results/runs/, which git ignores.
     """
@@ -49,7 +50,8 @@ def save(
         (RESULTS / "runs").mkdir(exist_ok=True)
         write_text(RESULTS / "runs" / f"{name}.json", json.dumps(list(runs), indent=2) + "\n")
     path = RESULTS / f"{name}{'.quick' if quick else ''}.json"
-    document = {"benchmark": name, "quick": quick, **meta, "environment": environment(), "rows": list(rows)}
+    measured = environment() | {"date": datetime.now(timezone.utc).date().isoformat()}
+    document = {"benchmark": name, "quick": quick, **meta, "environment": measured, "rows": list(rows)}
     write_text(path, json.dumps(document, indent=2) + "\n")
     return path
 

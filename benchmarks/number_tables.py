@@ -1,4 +1,4 @@
-"""Write the tables and the picture of README.md and of pages of docs/ from benchmarks/results/.
+"""Write the tables and the pictures of README.md and of pages of docs/ from benchmarks/results/.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` and is made here. The text around it is written by
 hand. The name is not numbers.py because scripts of this folder would then find it in place of Python's own module.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages.picture import PICTURE, draw, is_current
+from pages.pictures import PICTURES
 from pages.rows import Documents, documents
 from pages.tables import all_tables
 
@@ -47,7 +47,7 @@ def outdated(root: Path, found: Documents) -> list[str]:
     """The files that do not show these results."""
     old = [path for path, text in renewed(root, found).items() if path.read_text(encoding="utf-8") != text]
     names = [path.relative_to(root).as_posix() for path in old]
-    return names if is_current(root / PICTURE, found) else [*names, PICTURE]
+    return names + [path for path, picture in PICTURES.items() if not picture.is_current(root / path, found)]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -64,8 +64,10 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         return int(chosen.check and bool(old))
     for path, text in renewed(root, found).items():
         path.write_text(text, encoding="utf-8")
-    draw(root / PICTURE, found)
-    print(f"wrote {', '.join([*PAGES, PICTURE])}")
+    for name, picture in PICTURES.items():
+        if name in old:
+            picture.write(root / name, found)
+    print(f"wrote {', '.join([*PAGES, *(name for name in PICTURES if name in old)])}")
     return 0
 
 

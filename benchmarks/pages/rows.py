@@ -20,6 +20,9 @@ NEIGHBOURS = "neighbour doubt"
 # Results of scripts that have several.
 OPTIONS = {"real_models_agreement": "real_models.py --agreement", "advice_splits": "advice.py --splits"}
 
+# Results of version 0.1.0 were saved without a date. All of them are from these days.
+UNDATED = "2026-11-16 to 18"
+
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
 Documents = Mapping[str, Document]
@@ -29,6 +32,11 @@ Tables = Iterator[tuple[str, str]]  # the name of a table, and the table
 def script_of(name: str) -> str:
     """The script that makes a result, with its option if it has several."""
     return OPTIONS.get(name, f"{name}.py")
+
+
+def date_of(document: Document) -> str:
+    """When a result was measured."""
+    return str(document["environment"].get("date", UNDATED))
 
 
 def documents(root: Path) -> dict[str, Any]:

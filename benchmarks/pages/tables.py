@@ -17,6 +17,7 @@ from pages.rows import (
     Tables,
     auroc,
     column,
+    date_of,
     markdown,
     named,
     scores_of,
@@ -43,7 +44,7 @@ def headline(found: Documents) -> str:
     def line(words: str, script: str, key: str, digits: int = 3, **where: Any) -> None:
         rows = found[script]["rows"]
         cells = [f"{mean(column(rows, key, dataset=name, **where)):.{digits}f}" for name in CITATION]
-        body.append([words, *cells, f"`{script}.py`"])
+        body.append([words, *cells, f"`{script}.py`", date_of(found[script])])
 
     stacked = {"method": "stacked", "labels": 60}
     alone = (("newton", "the model's jurors alone"), (SPLIT, SPLIT))
@@ -59,7 +60,7 @@ def headline(found: Documents) -> str:
     for epochs in values_of(found["fidelity"]["rows"], "epochs"):
         words = f"Correlation of jurors with retraining, {epochs} epochs"
         line(words, "fidelity", "newton_correlation", epochs=epochs)
-    return markdown(["60 random labels, means over splits", *CITATION.values(), "Script"], body)
+    return markdown(["60 random labels, means over splits", *CITATION.values(), "Script", "Measured"], body)
 
 
 def environments(found: Documents) -> str:
@@ -73,11 +74,15 @@ def environments(found: Documents) -> str:
         "threads": "threads",
     }
     body = [
-        [f"`{script_of(name)}`", *(str(found[name]["environment"][key]) for key in columns.values())]
+        [
+            f"`{script_of(name)}`",
+            date_of(found[name]),
+            *(str(found[name]["environment"][key]) for key in columns.values()),
+        ]
         for name in WRITERS
         if name in found
     ]
-    return markdown(["script", *columns], body)
+    return markdown(["script", "measured", *columns], body)
 
 
 def endurance(document: Document) -> str:

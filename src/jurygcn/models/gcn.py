@@ -116,6 +116,9 @@ class GCN(nn.Module):
         return f"{' -> '.join(map(str, widths))}, dropout={self.dropout}"
 
 
+# Where torch keeps hooks that run in every module; its own function for this question is newer than torch 2.4.
+GLOBAL_HOOKS = tuple(f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre"))
+
 # Attributes that may differ between two GCNs that compute the same formula.
 FREE = {"training", "dropout", "activation", "_size"}
 
@@ -126,7 +129,7 @@ def is_plain(model: nn.Module) -> bool:
     False with hooks, parametrisations, shared weights, or replaced submodules or methods; they are found by comparing
     the model with a new GCN.
     """
-    if type(model) is not GCN or nn.modules.module._has_any_global_hook():
+    if type(model) is not GCN or any(getattr(nn.modules.module, hooks) for hooks in GLOBAL_HOOKS):
         return False
     weights = list(model.weights.parameters(recurse=False))  # a shared weight appears once
     if len(weights) != len(model.weights) or any(W.dim() != 2 for W in weights):

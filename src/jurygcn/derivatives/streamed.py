@@ -107,6 +107,10 @@ class StreamedJacobian:
                 out[others[:, None], :, places] = block.permute(2, 0, 3, 1)
         return out
 
+    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:  # noqa: ARG002
+        """No short way: rows are not held."""
+        return None
+
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
         out = root.new_zeros(self.width[1], self.width[1])

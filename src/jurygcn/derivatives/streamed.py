@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
-from jurygcn.derivatives.jacobian import DenseJacobian
+from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, work_dtype
 
 

@@ -15,6 +15,7 @@ So a solution costs two products with rows, whatever the number of rows that cha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -106,7 +107,7 @@ class Replaced:
     @property
     def _length(self) -> float:
         factor = self.curvature.factor
-        return float(factor.count or len(factor.root)) ** 0.5
+        return math.sqrt(factor.count or len(factor.root))
 
     def _inner(self, rows: Tensor, *, transposed: bool) -> Tensor:
         """(I + D G)^-1 w, or D (I + G D)^-1 w = (I + D G)^-1 D w where ``transposed``, edit by edit."""

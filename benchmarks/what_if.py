@@ -34,6 +34,7 @@ from jurygcn.edits.what_if import predictions
 from jurygcn.experiments.cells import Cells
 from jurygcn.graph.propagation import normalized_adjacency
 from jurygcn.graph.reach import reached_by
+from retraining_paths import paths
 
 GRAPHS = ("cora", "citeseer", "pubmed")
 KINDS = ("node", "edge", "features")
@@ -253,6 +254,7 @@ def sequence(cell: dict[str, Any]) -> dict[str, Any]:
                 "without_step": float((best - old).abs().mean()),
                 "same_class": float((best.argmax(dim=1) == mine.argmax(dim=1)).double().mean()),
                 "remaining": state.health.remaining,
+                "drift": state.health.drift,
                 "retrain": state.health.retrain,
             }
         )
@@ -304,7 +306,13 @@ def timing(cell: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-PARTS = {"retraining": against_retraining, "sequence": sequence, "time": timing, "explanations": explained}
+PARTS = {
+    "retraining": against_retraining,
+    "paths": lambda cell: paths(cell, drawn),
+    "sequence": sequence,
+    "time": timing,
+    "explanations": explained,
+}
 
 
 def cells_of(*, quick: bool) -> list[dict[str, Any]]:
@@ -330,16 +338,26 @@ def cells_of(*, quick: bool) -> list[dict[str, Any]]:
     found += table_of("GCN", 200, "cora", few)
     if quick:
         return found
-    found += table_of("SGC", 0, "pubmed", few)
-    found += [*table_of("GCN", 1000, "cora", few), sequence_of("SGC", 0), times_of("citeseer"), times_of("pubmed")]
-    found += table_of("GAT", 100, "cora", 15)  # a GAT takes seconds to train
-    return [*found, *table_of("GCN", 200, "citeseer", few), *table_of("GCN", 200, "pubmed", few)]
+    found += [*table_of("SGC", 0, "pubmed", few), sequence_of("SGC", 0)]
+    for activation, epochs in (("relu", 200), ("linear", 200), ("relu", 1000), ("linear", 1000)):
+        cell = {"part": "paths", "graph": "cora", "kind": "edge", "edits": 20}
+        found.append({**cell, "activation": activation, "epochs": epochs})
+    found += [*table_of("GCN", 200, "pubmed", few), *table_of("GCN", 200, "citeseer", few)]
+    found += [times_of("citeseer"), times_of("pubmed"), *table_of("GCN", 1000, "cora", few)]
+    return [*found, *table_of("GAT", 100, "cora", 20)]  # a GAT takes seconds to train
+
+
+def stamp_of(cell: dict[str, Any]) -> str:
+    """The version of a cell's measurement."""
+    if cell["part"] in ("sequence", "time", "explanations"):
+        return "5"
+    return "3" if cell.get("model") == "SGC" else "4"
 
 
 def main() -> None:
     chosen = options(__doc__, fresh="measure all cells anew", measured="write what is measured so far")
     wanted = cells_of(quick=chosen.quick)
-    cells = Cells("what_if", lambda cell: "3" if cell.get("model") == "SGC" else "4", fresh=chosen.fresh)
+    cells = Cells("what_if", stamp_of, fresh=chosen.fresh)
     if not chosen.measured:
         cells.measure(wanted, lambda **cell: PARTS[cell["part"]](cell))
     rows = cells.rows(wanted)

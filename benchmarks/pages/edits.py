@@ -13,6 +13,7 @@ def tables(document: Document) -> Tables:
     rows = document["rows"]
     for part, write in (
         ("retraining", _retraining),
+        ("paths", _paths),
         ("sequence", _sequence),
         ("time", _time),
         ("explanations", _explained),
@@ -31,8 +32,24 @@ def _retraining(rows: list[Document]) -> str:
     return markdown(head, body)
 
 
+def _paths(rows: list[Document]) -> str:
+    head = ["model", "graph", "edits", "relative gradient", "newton", "ten times a tenth of the edit", "trained again"]
+    names = {"relu": "GCN", "linear": "GCN without ReLU"}
+    body = [
+        [
+            f"{names[row['activation']]}, {row['epochs']:,} epochs",
+            row["graph"],
+            f"{row['edits']} ({row['kind']})",
+            f"{row['gradient']:.3f}",
+            *(f"{row[k]:.3f}" for k in ("newton", "tenth", "again")),
+        ]
+        for row in rows
+    ]
+    return markdown(head, body)
+
+
 def _sequence(rows: list[Document]) -> str:
-    head = ["model", "deletions", "error", "error without the step", "same class", "remaining", "says retrain"]
+    head = ["model", "deletions", "error", "error without the step", "same class", "remaining", "drift", "says retrain"]
     body = [
         [
             MODELS[row["model"], row["epochs"]],
@@ -41,6 +58,7 @@ def _sequence(rows: list[Document]) -> str:
             f"{at['without_step']:.1e}",
             f"{100 * at['same_class']:.1f} %",
             f"{at['remaining']:.3f}",
+            f"{at['drift']:.1f}",
             "yes" if at["retrain"] else "no",
         ]
         for row in rows

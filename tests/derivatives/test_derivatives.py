@@ -82,6 +82,9 @@ def test_jacobian_and_its_products(case: Case):
     some = torch.tensor([2, 0])
     for structured in structured_forms(engine):
         assert structured.shape == dense.shape
+        for weights in (scale, torch.full_like(scale, 0.3)):
+            wanted = torch.einsum("icp,p,jdp->icjd", rows, weights, rows[some])
+            torch.testing.assert_close(structured.cross(structured.subset(some), weights), wanted, **EXACT)
         torch.testing.assert_close(structured.push(V), dense.push(V), **EXACT)
         torch.testing.assert_close(structured.pull(A), dense.pull(A), **EXACT)
         torch.testing.assert_close(structured.pull_each(A[:, :, 0]), dense.pull_each(A[:, :, 0]), **EXACT)

@@ -13,6 +13,7 @@ from jurygcn import Jury, LeaveOut
 from jurygcn.edits.base import base_of
 from jurygcn.edits.edit import edit_of
 from jurygcn.edits.steps import Objectives
+from jurygcn.edits.what_if import Walk
 from jurygcn.errors import DataError, SettingError
 from jurygcn.models import train
 
@@ -237,3 +238,55 @@ def test_settings_that_edits_cannot_use_are_refused() -> None:
         other.what_if(remove_nodes=[2])
     with pytest.raises(SettingError, match="steps"):
         jury.what_if(remove_nodes=[2], steps=0)
+
+
+def test_the_check_says_when_the_edits_have_moved_a_model_that_stopped_early_too_far() -> None:
+    early, _ = JURIES["gcn", "cross_entropy"]
+    first = early.what_if(remove_edges=[edges_of(early)[0]])
+    assert first.health.drift == 1.0
+    assert first.health.gradient > 1e-2, "60 epochs do not reach a minimum"
+    assert not first.health.drifted
+    moved = first.then(remove_nodes=[2]).then(remove_nodes=[4])
+    assert moved.health.drift > 2.0
+    assert moved.health.retrain
+    assert "not at a minimum" in moved.health.words
+    assert moved.health.words.endswith("Train the model again.")
+
+
+def test_a_model_at_its_minimum_may_move_far() -> None:
+    jury, model = JURIES["linear", "cross_entropy"]
+    data, nodes = jury.data, jury.train_nodes
+    old = Naive(model, data, nodes.tolist(), loss="cross_entropy", count=6)
+    at_minimum = models("linear")
+    torch.nn.utils.vector_to_parameters(old.minimum(old.theta, old.gradient), at_minimum.parameters())
+    exact = Jury(at_minimum, data, nodes, weight_decay=DECAY, leave_out=LeaveOut(decay="stated"))
+    state = exact.what_if(remove_edges=[edges_of(exact)[0]])
+    for node in (2, 4):
+        state = state.then(remove_nodes=[node]).then()
+    assert state.health.drift > 2.0
+    assert state.health.gradient < 1e-6
+    assert not state.health.retrain
+
+
+def test_a_step_that_overshoots_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    jury, _ = JURIES["gcn", "cross_entropy"]
+    edit = {"remove_nodes": [2]}
+    whole = jury.what_if(**edit).step
+    lengths = iter([1.0, 8.0, 2.0, 0.5])  # of the step taken, then of what remains after it, its half and its quarter
+    monkeypatch.setattr(Walk, "_length", lambda _, __: next(lengths, 1.0))
+    torch.testing.assert_close(jury.what_if(**edit).step, whole / 4)
+
+
+def edges_of(jury: Jury) -> list[tuple[int, int]]:
+    return [(a, b) for a, b in jury.data.edge_index.T.tolist() if a < b]
+
+
+@pytest.mark.parametrize("case", [("linear", "cross_entropy"), ("gcn", "cross_entropy"), ("gcn", "mse")], ids="-".join)
+@pytest.mark.parametrize("kind", EDITS)
+def test_the_rows_that_change_and_conjugate_gradients_solve_the_same(case: tuple[str, str], kind: str) -> None:
+    jury, _ = JURIES[case]
+    made = Objectives(base_of(jury), [edit_of(jury.engine, **edits(jury.data)[kind])])
+    assert made.replaced is not None
+    block = torch.randn(len(jury.engine.theta), 1, generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close(made.solve(block), made._iterated(block, 1e-12), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(made.steps().T, -made._iterated(made.gradient(), 1e-12), rtol=1e-6, atol=1e-9)

@@ -6,6 +6,7 @@ The first layer of a two-layer GCN factorises over hidden units, so its cost doe
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -67,6 +68,15 @@ class TwoLayerJacobian(HeldJacobian):
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
         return _assemble(inner, self.AE, self.W2, scale2)
+
+    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
+        """J diag(scale) J'^T with the Jacobian of the same model at other nodes or on another graph."""
+        there = other.expanded if isinstance(other, RowSpaceJacobian) else other
+        if not isinstance(there, TwoLayerJacobian):
+            return None
+        scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
+        inner = torch.bmm(self.T * scale1.T.unsqueeze(1), there.T.transpose(1, 2))  # (h, n, m)
+        return _assemble(inner, self.AE, self.W2, scale2, there.AE)
 
     def curvature(self, root: Tensor) -> Tensor:
         r"""Sum of J_i^T L_i L_i^T J_i, block by block; the first layer's blocks do not depend on C.
@@ -188,6 +198,18 @@ class RowSpaceJacobian(HeldJacobian):
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
 
+    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
+        """J diag(scale) J'^T with the Jacobian of the same model at other nodes or on another graph."""
+        F, h = self.AX.shape[1], self.W2.shape[0]
+        scale1 = scale[: F * h].view(F, h)
+        if not isinstance(other, RowSpaceJacobian) or not bool((scale1 == scale1[0, 0]).all()):
+            return self.expanded.cross(other, scale)
+        rows = _products(self.AX, other.AX)  # (R, R')
+        seen = torch.from_numpy(other.mask @ np.ascontiguousarray(rows.T)).view(h, len(other.AE), -1)  # (h, m, R)
+        spread = seen.transpose(1, 2).reshape(-1, len(other.AE)).to(self.AE)
+        inner = float(scale1[0, 0]) * (self._blocks @ spread).view(h, len(self.AE), -1)
+        return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1), other.AE)
+
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
         return self.expanded.curvature(root)
@@ -226,12 +248,21 @@ class RowSpaceJacobian(HeldJacobian):
         return TwoLayerJacobian(T.view(h, n, -1).to(self.AE), self.AE, self.W2)
 
 
-def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
-    """The Gram matrix of both layers from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
-    (h, n, _), C = inner.shape, W2.shape[1]
+def _products(left: Tensor | SparseMatrix, right: Tensor | SparseMatrix) -> np.ndarray[Any, Any]:
+    """The products of all rows of two matrices, (R, F), (R', F) -> (R, R')."""
+    if isinstance(left, SparseMatrix) and isinstance(right, SparseMatrix):
+        found: np.ndarray[Any, Any] = (left.to_scipy() @ right.to_scipy().T).toarray()
+        return found
+    dense = right.to_dense() if isinstance(right, SparseMatrix) else right
+    return (left @ dense.T).cpu().numpy()
+
+
+def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor, other: Tensor | None = None) -> Tensor:
+    """The Gram matrix of both layers from T_q T'_q^T: (h, n, m) -> (n, C, m, C); other is AE', by default AE."""
+    (h, n, m), C = inner.shape, W2.shape[1]
     pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
-    first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)
-    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
+    first = (pairs.T @ inner.reshape(h, n * m)).view(C, C, n, m)
+    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE if other is None else other)
     first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
     return first.permute(2, 0, 3, 1)
 

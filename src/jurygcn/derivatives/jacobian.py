@@ -40,6 +40,9 @@ class Jacobian(Protocol):
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
 
+    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
+        """J diag(scale) J'^T with another Jacobian: (P,) -> (n, C, m, C); None if this form has no short way."""
+
     def curvature(self, root: Tensor) -> Tensor:
         """Sum over nodes of J_i^T L_i L_i^T J_i: (n, C, K) -> (P, P)."""
 
@@ -68,6 +71,10 @@ class HeldJacobian:
     def pull(self, block: Tensor) -> Tensor:
         """J^T A."""
         raise NotImplementedError
+
+    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:  # noqa: ARG002
+        """No short way."""
+        return None
 
     def normal(self, root: Tensor, block: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i V, for some columns at a time to bound memory."""
@@ -108,6 +115,14 @@ class DenseJacobian(HeldJacobian):
             part = flat if len(some) == len(scale) else flat[:, some]
             out.addmm_(part * scale[some].to(part), part.T)
         return out.view(n, C, n, C).to(scale.dtype)
+
+    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
+        """J diag(scale) J'^T of dense rows."""
+        if not isinstance(other, DenseJacobian):
+            return None
+        (n, C, _), m = self.shape, other.shape[0]
+        product = (self.rows.to(scale.dtype).flatten(0, 1) * scale) @ other.rows.to(scale.dtype).flatten(0, 1).T
+        return product.view(n, C, m, C)
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""

@@ -34,6 +34,8 @@ class Base:
         count: n.
         carried: F, which earlier edits have left, (P,).
         moved: the parameters minus those of the trained model, (P,).
+        first: the length of the first step of a sequence of edits, in the norm of its curvature; 0 before it.
+        gradient: how far the trained model is from a minimum, see ``EditHealth``.
         solver, memory: how later curvatures are factorised.
     """
 
@@ -43,10 +45,12 @@ class Base:
     count: int
     carried: Tensor
     moved: Tensor
+    first: float
+    gradient: float
     solver: str | Solver
     memory: float
 
-    def after(self, data: Data, nodes: Tensor, theta: Tensor, carried: Tensor) -> Base:
+    def after(self, data: Data, nodes: Tensor, theta: Tensor, carried: Tensor, first: float) -> Base:
         """The base of the next edit: other graph, labels and parameters, and the curvature made anew."""
         engine = self.engine.elsewhere(data, nodes, self.engine.loss.targets(data.y[nodes]), theta)
         found = engine.expected()
@@ -55,7 +59,8 @@ class Base:
         )
         prepared = choose(self.solver, curvature, memory=self.memory).prepare(curvature)
         moved = self.moved + theta - self.engine.theta
-        return Base(engine, curvature, prepared, self.count, carried, moved, self.solver, self.memory)
+        kept = (first, self.gradient, self.solver, self.memory)
+        return Base(engine, curvature, prepared, self.count, carried, moved, *kept)
 
 
 def base_of(jury: Jury) -> Base:
@@ -73,6 +78,15 @@ def base_of(jury: Jury) -> Base:
         )
     nothing = torch.zeros_like(engine.theta)
     found = jury.factorised
-    return Base(
-        engine, curvature, found.prepared, engine.num_train, nothing, nothing, jury.leave_out.solver, jury.run.bytes
-    )
+    settings = (jury.leave_out.solver, jury.run.bytes)
+    gradient = _gradient(engine, curvature)
+    return Base(engine, curvature, found.prepared, engine.num_train, nothing, nothing, 0.0, gradient, *settings)
+
+
+def _gradient(engine: Engine, curvature: GGN) -> float:
+    """Length of the gradient of the objective over the lengths of its two parts, loss and weight decay."""
+    residual = engine.loss.residual(engine.train_outputs, engine.targets)
+    loss = curvature.factor.jacobian.pull(residual.unsqueeze(-1))[:, 0] / engine.num_train
+    decay = engine.decay * engine.theta
+    size = float(loss.norm() + decay.norm())
+    return float((loss + decay).norm()) / size if size > 0 else 0.0

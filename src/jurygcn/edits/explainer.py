@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 from torch_geometric.explain import ExplainerConfig, Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
@@ -15,6 +16,8 @@ from jurygcn.edits.base import base_of
 from jurygcn.edits.edit import edit_of, is_undirected
 from jurygcn.edits.influences import edges_near, effects_on, sources_of
 from jurygcn.errors import DataError
+from jurygcn.graph.neighbourhood import num_hops
+from jurygcn.graph.reach import reached_by
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
@@ -92,6 +95,11 @@ class JuryExplainer(ExplainerAlgorithm):
             if ends:
                 wanted = torch.tensor([a * span + b for a, b in ends])
                 values[order[torch.searchsorted(keys[order], wanted)]] = drops
+        if self.effect == "direct":
+            backwards = Data(edge_index=data.edge_index.flip(0), num_nodes=span)
+            hops = num_hops(self.jury.engine.model) - 1
+            arriving = reached_by(backwards, [torch.tensor([node])], hops)[0]
+            values[~torch.isin(data.edge_index[1], arriving)] = 0.0  # messages in this direction never arrive
         return values
 
     def _nodes(self, node: int, output: int) -> Tensor:

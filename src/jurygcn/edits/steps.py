@@ -7,8 +7,9 @@ where a are the training nodes whose neighbourhood or label changes, e the resid
 
 .. math:: H' = H + \frac1n \sum_{i \in a} \left(J_i'^T S_i' J_i' - J_i^T S_i J_i\right)
 
-It is solved by conjugate gradients with the factorised H as preconditioner. H' differs from H in few directions, so few
-iterations suffice. Many edits are solved together, one column each.
+H' differs from H in few rows. Where products of rows are cheap it is inverted in the space of these rows (see
+``replaced``). Otherwise conjugate gradients with the factorised H as preconditioner need few iterations. Many edits are
+solved together, one column each.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch_geometric.data import Data
 from jurygcn.derivatives import Jacobian
 from jurygcn.edits.base import Base
 from jurygcn.edits.edit import Edit, changes_of
+from jurygcn.edits.replaced import Replaced
 from jurygcn.errors import SolverError
 from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.graph.reach import reached_by
@@ -47,26 +49,31 @@ class Terms:
         edit: the objective that each term belongs to, (p,).
         jacobian: their Jacobian.
         residual: e, (p, C).
+        whitened: w with e = L w, (p, K).
         root: L with S = L L^T, (p, C, K).
     """
 
     edit: Tensor
     jacobian: Jacobian
     residual: Tensor
+    whitened: Tensor
     root: Tensor
 
     def gradients(self, count: int) -> Tensor:
         """The sum of the terms' gradients for each of ``count`` objectives, (P, count)."""
-        return self._pulled(self.residual, count)
+        return self.pulled(self.residual, count)
+
+    def along(self, block: Tensor) -> Tensor:
+        """J v of each term, with the v of its objective: (P, b) -> (p, C)."""
+        return self.jacobian.push(block)[torch.arange(len(self.edit)), :, self.edit]
 
     def products(self, block: Tensor) -> Tensor:
         """The sum of J^T S J v over the terms of each objective, which has its own v: (P, b) -> (P, b)."""
-        rows = torch.arange(len(self.edit))
-        along = self.jacobian.push(block)[rows, :, self.edit]  # (p, C)
-        curved = self.root @ (self.root.mT @ along.unsqueeze(-1))
-        return self._pulled(curved.squeeze(-1), block.shape[1])
+        curved = self.root @ (self.root.mT @ self.along(block).unsqueeze(-1))
+        return self.pulled(curved.squeeze(-1), block.shape[1])
 
-    def _pulled(self, cotangents: Tensor, count: int) -> Tensor:
+    def pulled(self, cotangents: Tensor, count: int) -> Tensor:
+        """The sum of J^T a over the terms of each of ``count`` objectives: (p, C) -> (P, count)."""
         wide = cotangents.new_zeros(*cotangents.shape, count)
         wide[torch.arange(len(self.edit)), :, self.edit] = cotangents
         return self.jacobian.pull(wide)
@@ -100,8 +107,9 @@ class Objectives:
             return None
         engine, factor = self.base.engine, self.base.curvature.factor
         edit, at = torch.tensor(self.old_pairs).T
-        z = engine.train_outputs[at]
-        return Terms(edit, factor.jacobian.subset(at), engine.loss.residual(z, engine.targets[at]), factor.root[at])
+        z, y, loss = engine.train_outputs[at], engine.targets[at], engine.loss
+        J = factor.jacobian.subset(at)
+        return Terms(edit, J, loss.residual(z, y), loss.whitened(z, y), factor.root[at])
 
     @cached_property
     def new(self) -> Terms | None:
@@ -115,7 +123,14 @@ class Objectives:
         graph, centres = edited_parts(self.base, self.edits, edit, nodes)
         there = engine.elsewhere(graph, centres, targets)
         found = there.expected()
-        return Terms(edit, found.jacobian, there.loss.residual(found.outputs, targets), there.loss.root(found.outputs))
+        z, loss = found.outputs, there.loss
+        return Terms(edit, found.jacobian, loss.residual(z, targets), loss.whitened(z, targets), loss.root(z))
+
+    @cached_property
+    def replaced(self) -> Replaced | None:
+        """The changed curvatures in the space of the rows that change; None if that is no shorter."""
+        at = torch.tensor([i for _, i in self.old_pairs], dtype=torch.long)
+        return Replaced.of(self.base.curvature, self.base.prepared, self.count, self.old, self.new, at)
 
     def _label(self, k: int, node: int) -> Tensor:
         edit = self.edits[k]
@@ -140,7 +155,11 @@ class Objectives:
         return total
 
     def solve(self, block: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
-        """H'^-1 B, each column with its own H', by preconditioned conjugate gradients: (P, b) -> (P, b)."""
+        """H'^-1 B, each column with its own H': (P, b) -> (P, b)."""
+        return self._iterated(block, tolerance) if self.replaced is None else self.replaced.solve(block)
+
+    def _iterated(self, block: Tensor, tolerance: float) -> Tensor:
+        """The same by preconditioned conjugate gradients."""
         tiny = torch.finfo(block.dtype).tiny
         x, r = torch.zeros_like(block), block.clone()
         z = self.base.prepared.precondition(r)
@@ -178,7 +197,13 @@ class Objectives:
         """The change of the parameters for every edit, (b, P); zero where no loss changes."""
         if not self.old_pairs and not self.new_pairs and not bool(self.base.carried.any()):
             return torch.zeros(self.count, len(self.base.engine.theta), dtype=self.base.engine.dtype)
-        return -self.solve(self.gradient(), tolerance=tolerance).T
+        if self.replaced is None or bool(self.base.carried.any()):
+            return -self.solve(self.gradient(), tolerance=tolerance).T
+        length, K = self.base.count**0.5, self.base.curvature.factor.block
+        nothing = self.base.carried.new_zeros(0, K)
+        old = nothing if self.old is None else -self.old.whitened / length
+        new = nothing if self.new is None else self.new.whitened / length
+        return -self.replaced.steps(old, new).T
 
 
 def edited_parts(base: Base, edits: Sequence[Edit], of: Tensor, nodes: Tensor) -> tuple[Data, Tensor]:

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 # Above this share of the way, what is left after the step is too much: the model should be trained again.
 FAR = 0.5
+
+# A model is at a minimum if its relative gradient is below AT_MINIMUM. Of another one, steps in all may be at most
+# DRIFT times as long as the first: chosen on digits and synthetic, see docs/what_if.md.
+AT_MINIMUM, DRIFT = 1e-3, 2.0
 MOST_STEPS = 100
+
+# How often a step that overshoots is halved.
+HALVINGS = 10
 
 
 @dataclass(frozen=True)
@@ -41,16 +48,26 @@ class EditHealth:
         step: length of the change of the parameters since training, relative to the parameters.
         remaining: length of the next Gauss-Newton step, which is not taken, relative to the whole change since
             training. Lengths are in the norm of the curvature. 0 means that another step would change nothing.
+        drift: length of the change since training, relative to the first step of the sequence of edits.
+        gradient: how far from a minimum training stopped: length of the gradient of the objective over the lengths of
+            its two parts, loss and weight decay. 0 at a minimum.
     """
 
     affected: int
     step: float
     remaining: float
+    drift: float
+    gradient: float
 
     @property
     def retrain(self) -> bool:
-        """Whether the step is no longer an estimate of retraining."""
-        return not self.remaining <= FAR
+        """Whether the steps are no longer an estimate of retraining, or no longer as good a one as the first was."""
+        return not self.remaining <= FAR or self.drifted
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the errors of a model that is not at a minimum are likely beyond twice that of the first step."""
+        return self.gradient > AT_MINIMUM and self.drift > DRIFT
 
     @property
     def words(self) -> str:
@@ -59,6 +76,11 @@ class EditHealth:
             f"The edit changes the losses of {self.affected} training nodes and moves the parameters by "
             f"{self.step:.2%} of their length; another step would move them by {self.remaining:.0%} of the way."
         )
+        if self.drifted:
+            said += (
+                f" The model is not at a minimum, and all edits have moved it {self.drift:.1f} times as far as the "
+                "first; errors grow with this distance."
+            )
         return f"{said} Train the model again." if self.retrain else said
 
 
@@ -91,6 +113,7 @@ class WhatIf:
     _jury: Jury = field(repr=False)
     _base: Base = field(repr=False)
     _carried: Tensor = field(repr=False)
+    _first: float = field(repr=False)
 
     @property
     def direct_effect(self) -> Tensor:
@@ -143,7 +166,7 @@ class WhatIf:
 
         What earlier steps left of the gradient goes into the next step, so errors do not add up.
         """
-        base = self._base.after(self.data, self.train_nodes, self.theta, self._carried)
+        base = self._base.after(self.data, self.train_nodes, self.theta, self._carried, self._first)
         return what_if(self._jury, nodes, edit_of(base.engine, **edit), base=base, steps=steps)
 
     @plain_torch()
@@ -204,7 +227,8 @@ def what_if(
     if bool(removed.any()):
         direct, moved = (part.masked_fill(removed[:, None], torch.nan) for part in (direct, moved))
     classify = engine.loss.name == "cross_entropy"
-    return WhatIf(asked, before, direct, moved, walk.step, graph, after, walk.health, classify, jury, start, walk.left)
+    kept = (jury, start, walk.left, walk.first)
+    return WhatIf(asked, before, direct, moved, walk.step, graph, after, walk.health, classify, *kept)
 
 
 @torch.no_grad()
@@ -228,9 +252,18 @@ class Walk:
             return
         self.left = self.start = self.objectives.gradient()[:, 0]
         for _ in range(steps):
-            self.step = self.step + self.next if bool(self.next.any()) else self.objectives.steps()[0]
+            self._take(self.next if bool(self.next.any()) else self.objectives.steps()[0])
+
+    def _take(self, step: Tensor) -> None:
+        """Take a step; half of it, and so on, while the step that remains is longer than the one taken."""
+        before, length = self.step, self._length(step)
+        for _ in range(HALVINGS + 1):
+            self.step = before + step
             self.left = self._gradient()
             self.next = -self.objectives.solve(self.left[:, None])[:, 0]
+            if self._length(self.next) <= length:
+                return
+            step = step / 2
 
     @cached_property
     def targets(self) -> Tensor:
@@ -263,14 +296,24 @@ class Walk:
         """Derivatives of all training nodes on the edited graph, at the old parameters."""
         return self.there.expected().jacobian
 
+    @cached_property
+    def whole(self) -> float:
+        """The length of the change of the parameters since training."""
+        return self._length(self.base.moved + self.step)
+
+    @property
+    def first(self) -> float:
+        """The length of the first step of the sequence of edits."""
+        return self.base.first if self.base.first > 0 else self.whole
+
     @property
     def health(self) -> EditHealth:
         """The lengths of the steps."""
-        moved = self.base.moved + self.step
         size = float(self.base.engine.theta.norm())
-        whole = self._length(moved)
-        remaining = self._length(self.next) / whole if whole > 0 else 0.0
-        return EditHealth(self.affected, float(moved.norm()) / size if size > 0 else 0.0, remaining)
+        step = float((self.base.moved + self.step).norm()) / size if size > 0 else 0.0
+        remaining = self._length(self.next) / self.whole if self.whole > 0 else 0.0
+        drift = self.whole / self.first if self.first > 0 else 0.0
+        return EditHealth(self.affected, step, remaining, drift, self.base.gradient)
 
     def _length(self, step: Tensor) -> float:
         product = self.base.curvature.matmul(step[:, None]) + self.objectives.correction(step[:, None])

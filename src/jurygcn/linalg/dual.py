@@ -93,6 +93,7 @@ class PreparedDual(Prepared):
     condition: float
     tolerance: float
     undecayed: UndecayedPart | None = None
+    inverts_rows: ClassVar[bool] = True
 
     @property
     def least_retention(self) -> float:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ class Prepared(ABC):
     """
 
     operator: Operator
+    inverts_rows: ClassVar[bool] = False  # whether ``remainder`` needs no solves
 
     @property
     def least_retention(self) -> float:

@@ -40,7 +40,7 @@ STRATEGIES = (
         "coreset-greedy",
     ),
     *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop"),
-    *("grain-nn", "grain-ball", "diffusal", "badge"),
+    *("grain-nn", "grain-ball", "diffusal", "graphpart", "graphpart-far", "lscale", "rim", "esp", "badge"),
 )
 LEARNERS = ("gcn", "advised")  # what is learned with the labels of active learning
 COMPARED = (

@@ -79,6 +79,7 @@ def strategies_on(name: str, *, quick: bool) -> tuple[str, ...]:
 def stamp(cell: dict[str, Any]) -> str:
     design = repr(active.Design()) if cell["method"] in (OURS, FIRST) else ""
     design += f" {SHORT}" if cell["method"] == OURS else ""
+    design += f" {active.Rim()!r}, shares of what others receive" if cell["method"] == "rim" else ""
     return f"2 {recipe_of(cell['dataset'])} {design}"
 
 

@@ -42,7 +42,7 @@ STRATEGIES = (
     *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop"),
     *("grain-nn", "grain-ball", "diffusal", "graphpart", "graphpart-far", "lscale", "rim", "esp", "badge"),
 )
-LEARNERS = ("gcn", "advised")  # what is learned with the labels of active learning
+LEARNERS = ("gcn", "advised", "weighted", "screened")  # what is learned with the labels of active learning
 COMPARED = (
     *("jury", "split conformal", "cf-gnn"),
     *("mc-dropout", "ensemble", "temperature", "energy", "laplace", "gpn", "sgnn"),

@@ -125,11 +125,11 @@ def test_rim_by_its_formula():
     assert weights.tolist() == pytest.approx([r[i] for i in known], abs=1e-5)
     assert len(set(np.round(weights.tolist(), 4))) > 3
     picks = rim(scene_on(DATA, known, candidates=CANDIDATES, batch=12))
-    covered = {j for i in known for j in range(50) if r[i] * influence[i, j] > 0.05 + 1e-9}
+    covered = {j for i in known for j in range(50) if r[i] * influence[j, i] > 0.05 + 1e-9}
     chosen: list[int] = []
     for pick, score in zip(picks.nodes.tolist(), picks.scores.tolist()):
         new = {
-            v: {j for j in range(50) if 0.7 * influence[v, j] > 0.05 + 1e-9} - covered
+            v: {j for j in range(50) if 0.7 * influence[j, v] > 0.05 + 1e-9} - covered
             for v in CANDIDATES
             if v not in chosen
         }

@@ -1,7 +1,7 @@
 r"""RIM: the nodes that reliably influence most of the graph, for an oracle that is right with a known probability.
 
-A labelled node i activates j if :math:`r_i (P^2)_{ij} > 0.05`, with :math:`P = D^{-1}(A + I)`. Nodes are chosen
-greedily by how many nodes they newly activate. The reliability of a label is
+A labelled node i activates j if :math:`r_i (P^2)_{ji} > 0.05`, with :math:`P = D^{-1}(A + I)`: the share of node i in
+what node j receives over two hops. Nodes are chosen greedily by how many nodes they newly activate. The reliability of a label is
 
 .. math:: r_i = \frac{\sum_k r_k\, q(s_{ik})}{\sum_k r_k}, \qquad
     q(s) = \frac{a s}{a s + (1 - a)(1 - s) / (C - 1)}
@@ -10,9 +10,11 @@ over the other labels k of the same class, where s is the cosine of the rows of 
 pairs of nodes, and a the oracle's accuracy. A label that is the only one of its class, and a node without a label, have
 r = a. The loss of each label is multiplied by r.
 
-Three things differ from the released code: a label does not support itself there with s = 1; reliabilities
-are computed anew from all labels at each step, not refreshed in place after five; and where no node activates others
-any more, the rest of the batch is drawn at random, where the code stops before the budget is used up.
+Four things differ from the released code. It has :math:`(P^2)_{ij}`, what node i receives from j; the paper defines the
+influence of the labelled node on others, and on two development graphs that chose better labels. A label does not
+support itself here with s = 1. Reliabilities are computed anew from all labels at each step, not refreshed in place
+after five. Where no node activates others any more, the rest of the batch is drawn at random; the code stops before the
+budget is used up.
 """
 
 from __future__ import annotations
@@ -97,13 +99,13 @@ class Rim:
 
 
 def influence_of(statistics: GraphStatistics) -> sp.csr_matrix:
-    """P², where a walk of two steps from each node (row) ends, (N, N)."""
+    """The transpose of P²: the share of each node (row) in what others (columns) receive over two hops, (N, N)."""
     known = statistics.__dict__
     if "rim_influence" not in known:
         closed = sp.csr_matrix(statistics.propagation.averaging, dtype=float)
         degree = np.diff(closed.indptr)
         closed.data = np.repeat(1.0 / degree, degree)  # in float64
-        known["rim_influence"] = sp.csr_matrix(closed @ closed)
+        known["rim_influence"] = sp.csr_matrix((closed @ closed).T)
     found: sp.csr_matrix = known["rim_influence"]
     return found
 
@@ -112,7 +114,7 @@ def similarities(statistics: GraphStatistics, data: Data, nodes: Array) -> Array
     """Cosines of the rows of P²X of these nodes, scaled so that the least of all pairs is 0 and the most 1, (n, n)."""
     known = statistics.__dict__
     if "rim_rows" not in known:
-        rows = influence_of(statistics) @ data.x.detach().cpu().double().numpy()
+        rows = influence_of(statistics).T @ data.x.detach().cpu().double().numpy()
         length = np.linalg.norm(rows, axis=1, keepdims=True)
         rows = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0).astype(np.float32)
         least = min(float((rows[start : start + BLOCK] @ rows.T).min()) for start in range(0, len(rows), BLOCK))

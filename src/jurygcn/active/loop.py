@@ -75,7 +75,7 @@ def run(
             regressions on the graph, with weights chosen by left-out labels; a model is trained anew at every step,
             with the recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of nodes.
             If labels may be wrong: "weighted" multiplies the GCN's losses by how much more probable it is that a label
-            is right than that it is wrong; "screened" is the advised learner without the labels that are probably wrong.
+            is right than that it is wrong; "screened" is the advised learner without labels that are probably wrong.
         oracle: the function that gives labels; by default it reads ``data.y``.
         stop: rules that can end the run early; see ``reached`` and ``settled``.
         explore: the share of all labels that is drawn at random from the pool before the run. The strategy cannot

@@ -1,7 +1,8 @@
 r"""RIM: the nodes that reliably influence most of the graph, for an oracle that is right with a known probability.
 
 A labelled node i activates j if :math:`r_i (P^2)_{ji} > 0.05`, with :math:`P = D^{-1}(A + I)`: the share of node i in
-what node j receives over two hops. Nodes are chosen greedily by how many nodes they newly activate. The reliability of a label is
+what node j receives over two hops. Nodes are chosen greedily by how many nodes they newly activate. The reliability
+of a label is
 
 .. math:: r_i = \frac{\sum_k r_k\, q(s_{ik})}{\sum_k r_k}, \qquad
     q(s) = \frac{a s}{a s + (1 - a)(1 - s) / (C - 1)}

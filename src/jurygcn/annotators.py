@@ -32,6 +32,7 @@ Array = NDArray[Any]
 
 STRICT = 3.0  # b: as many right answers are added to each annotator's
 MOST_ITERATIONS, TOLERANCE = 1000, 1e-10
+TIE = 1e-6  # difference of probabilities below which two classes are tied
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +59,23 @@ class Agreement:
         return np.asarray(self.posterior.argmax(axis=1))
 
     @property
+    def ties(self) -> list[int]:
+        """The nodes whose two most probable classes are equally probable."""
+        best = -np.sort(-self.posterior, axis=1)
+        return [int(node) for node in self.nodes[best[:, 0] - best[:, 1] < TIE]]
+
+    @property
+    def decided(self) -> dict[int, int]:
+        """The most probable class of each node, without ties."""
+        tied = set(self.ties)
+        return {int(n): int(c) for n, c in zip(self.nodes, self.labels) if n not in tied}
+
+    @property
     def words(self) -> str:
         """The error rates in a sentence."""
         each = ", ".join(f"{name} {rate:.0%} of {self.counts[name]}" for name, rate in sorted(self.error_rates.items()))
-        return f"Estimated share of wrong answers: {self.error_rate:.0%} of all; by annotator: {each}."
+        tied = f" {len(self.ties)} nodes are tied and have no label." if self.ties else ""
+        return f"Estimated share of wrong answers: {self.error_rate:.0%} of all; by annotator: {each}.{tied}"
 
 
 def agreement(

@@ -130,3 +130,48 @@ def test_bad_answers_are_refused():
         agreement([], 3)
     with pytest.raises(DataError, match=r"classes 0\.\.2"):
         agreement([(0, "a", 3)], 3)
+
+
+def test_ties_are_not_decided():
+    found = agreement([(0, "a", 1), (0, "b", 2), (1, "a", 1), (1, "b", 1), (2, "a", 2), (2, "b", 2)], 3)
+    assert found.ties == [0]
+    assert found.decided == {1: 1, 2: 2}
+    assert "1 nodes are tied" in found.words
+
+
+def test_answers_of_several_annotators_from_a_file(tmp_path):
+    """The more reliable annotator decides where two disagree; the command adds the labels and says the error rates."""
+    from typer.testing import CliRunner
+
+    from jurygcn import load_dataset
+    from jurygcn.active.tasks import read_agreement
+    from jurygcn.cli import app
+
+    data = load_dataset("karate")
+    truth = data.y.tolist()
+    lines = ["node,annotator,answer,label,comment,chosen"]
+    for node in range(20):
+        wrong = (truth[node] + 1) % int(data.num_classes)
+        careless = wrong if node % 3 == 0 else truth[node]
+        lines += [f"{node},{name},label,{label},,random" for name, label in
+                  (("anna", truth[node]), ("ben", careless), ("carl", truth[node]))]  # fmt: skip
+    lines += [
+        f"20,anna,label,{truth[20]},,random",
+        f"20,ben,label,{(truth[20] + 1) % 4},,random",
+        "21,anna,skip,,,random",
+    ]
+    path = tmp_path / "answers.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = read_agreement(path, data)
+    assert found.decided == {node: truth[node] for node in range(21)}
+    assert found.error_rates["ben"] > 0.2 > found.error_rates["anna"]
+    plain = tmp_path / "plain.csv"
+    plain.write_text("node,label\n0,1\n")
+    assert read_agreement(plain, data) is None
+    result = CliRunner().invoke(
+        app, ["active", "add", "karate", "--labels", str(tmp_path / "labels.csv"), "--answers", str(path)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "21 new labels" in result.output
+    assert "ben" in result.output
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) == 22

@@ -15,6 +15,7 @@ Five questions, one after the other (``--only NAME`` asks one). Interrupted runs
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import sys
 import time
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 from brute_force import full_scores, train_to_convergence
-from harness import options, save, table
+from harness import RESULTS, options, save, table
 from jurygcn import GCN, Jury, active
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.experiments.cells import Cells
@@ -376,19 +377,15 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
         [
             (
                 *(r["dataset"], r["kind"], f"{r['fit']:.2f}", f"{r['jackknife+']:.3f}", f"{r['full']:.2f}"),
-                *(
-                    f"{r['full, first']:.2f}",
-                    f"{r['estimated']:.2f}",
-                    f"{r['ratio']:.1f}",
-                    r["bound"],
-                    f"{r['with_fit']:.1f}",
-                ),
-                f"{r['peak_megabytes']:.0f}",
+                *(f"{r['full, first']:.2f}", f"{r['estimated']:.2f}", f"{r['ratio']:.1f}", r["bound"]),
+                *(f"{r['with_fit']:.1f}", f"{r['peak_megabytes']:.0f}"),
             )
             for r in keep("cost", found)
         ],
     )
-    save("full_conformal", summary, quick=quick)
+    measured, path = {row["part"] for row in summary}, RESULTS / "full_conformal.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() and not quick else []
+    save("full_conformal", [*summary, *(row for row in before if row["part"] not in measured)], quick=quick)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from jurygcn.adding import KERNEL_SHARE
 from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.predictions import MOST_VOTES
 from jurygcn.conformal.rank import MOST
+from jurygcn.engine.ways import DIRECTIONS
 from jurygcn.errors import SettingError
-from jurygcn.leave_one_out.added import DIRECTIONS
 from jurygcn.linalg import NEVER_REFUSED, Choice, choose
 from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
 from jurygcn.settings import BALLOT_SHARE

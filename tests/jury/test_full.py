@@ -22,14 +22,14 @@ from torch_geometric.data import Data
 
 from hetero_models import PAPERS, logits, made
 from jurygcn import GCN, Jury, train
-from jurygcn.conformal.full import fitted_logits
+from jurygcn.conformal.changes import Changes, learn
 from jurygcn.derivatives import gcn_jacobian
 from jurygcn.errors import SettingError
 from jurygcn.graph.similarity import Similarities
 from jurygcn.leave_one_out.added import AddedLabels, log_average_slopes
 from jurygcn.leave_one_out.added_panel import AddedToPanel
 from jurygcn.leave_one_out.panel import RIDGES, Panel
-from jurygcn.linalg import outer_sums, solve_small
+from jurygcn.linalg import multiply_small, solve_small
 from jurygcn.settings import LeaveOut, Run
 
 
@@ -48,7 +48,7 @@ def test_kernels_by_dense_matrices(name: str):
     torch.testing.assert_close(found.own, Ju @ inverse @ Ju.mT / n, atol=1e-9, rtol=1e-8)
     for i in (0, 7, n - 1):
         without = torch.linalg.pinv(H - pieces[i], rtol=1e-11, hermitian=True)
-        cross = found.cross[:, :, i]
+        cross = found.cross[i]
         torch.testing.assert_close(found.own + cross @ cross.mT, Ju @ without @ Ju.mT / n, atol=1e-9, rtol=1e-8)
         moved = -J[i] @ without @ Ju.mT / n
         centred = moved - moved.mean(dim=1, keepdim=True)  # a common shift of all logits changes nothing
@@ -97,26 +97,57 @@ def test_kernels_of_averaged_votes(steps: int):
         torch.testing.assert_close(found.reading[:, i], expected, atol=1e-9, rtol=1e-8)
 
 
-def test_fitted_logits_solve_the_proximal_problem():
+def test_learned_residuals_solve_the_proximal_problem():
     generator = torch.Generator().manual_seed(0)
     z = 5 * torch.randn(20, 4, generator=generator, dtype=torch.float64)
     half = torch.randn(20, 4, 4, generator=generator, dtype=torch.float64)
     for scale in (1e-3, 1.0, 300.0):
         kernel = scale * half @ half.mT
-        fitted = fitted_logits(z, kernel)
-        residual = fitted.softmax(dim=2) - torch.eye(4)
-        again = z.unsqueeze(1) - (kernel.unsqueeze(1) @ residual.unsqueeze(3)).squeeze(3)
-        torch.testing.assert_close(fitted, again, atol=1e-4 * (1 + scale), rtol=1e-6)
+        learned = learn(z, kernel)
+        p = (z.unsqueeze(1) - (kernel.unsqueeze(1) @ learned.residuals.unsqueeze(3)).squeeze(3)).softmax(dim=2)
+        torch.testing.assert_close(learned.residuals, p - torch.eye(4), atol=1e-7, rtol=1e-6)
+        S = torch.diag_embed(p) - p.unsqueeze(3) * p.unsqueeze(2)
+        expected = torch.linalg.solve(torch.eye(4) + S @ kernel.unsqueeze(1), S)
+        torch.testing.assert_close(learned.stiffness, expected, atol=1e-9, rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_changes_by_dense_matrices(steps: int):
+    """The joint Newton step around the learned label, and what the first order is off by."""
+    data = graph()
+    jury = jury_of("gcn", data)
+    added = AddedLabels(jury.factorised, diffusion=steps)
+    ((_, kernels),) = added.at(ASKED, memory=1e9)
+    learned, targets, n = learn(kernels.outputs, kernels.own), jury.engine.targets, len(NODES)
+    changes = Changes(kernels, torch.arange(len(ASKED)), learned, added.jumps, targets)
+    first, bound = changes.first_order(), changes.bound()
+    for u in (0, 3):
+        z, K = kernels.outputs[u], kernels.own[u]
+        for y in range(CLASSES):
+            q = learned.residuals[u, y]
+            fitted = z - K @ q
+            S = torch.diag(fitted.softmax(dim=0)) - torch.outer(fitted.softmax(dim=0), fitted.softmax(dim=0))
+            for i in (0, 7, n - 1):
+                A = kernels.cross[i, u]
+                # the residual a of u is that of its quadratic loss at the logits z + A j - (K + A A^T) a
+                left = torch.eye(CLASSES, dtype=z.dtype) + S @ (K + A @ A.T)
+                a = torch.linalg.solve(left, q + S @ (z + A @ added.jumps[i] - fitted))
+                moved = kernels.reading[u, i] @ a
+                expected = moved - moved[targets[i]]
+                found = changes.exact(torch.tensor([u]), torch.tensor([y]), torch.tensor([i]))[:, 0]
+                torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-7)
+                assert float((first[u, y, :, i] - expected).abs().max()) <= float(bound[u, y, i])
 
 
 def test_small_systems():
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(3, 5, 40, generator=generator, dtype=torch.float64)
-    system = outer_sums(rows)
-    torch.testing.assert_close(system.permute(2, 0, 1), rows.permute(2, 0, 1) @ rows.permute(2, 1, 0))
-    right = torch.randn(3, 40, generator=generator, dtype=torch.float64)
-    expected = torch.linalg.solve(system.permute(2, 0, 1), right.T)
-    torch.testing.assert_close(solve_small(system.clone(), right.clone()).T, expected)
+    rows = torch.randn(40, 3, 5, generator=generator, dtype=torch.float64)
+    right = torch.randn(40, 3, 2, generator=generator, dtype=torch.float64)
+    last = [part.permute(1, 2, 0) for part in (rows, rows.mT, right)]
+    system = multiply_small(last[0], last[1])
+    torch.testing.assert_close(system.permute(2, 0, 1), rows @ rows.mT)
+    expected = torch.linalg.solve(rows @ rows.mT, right)
+    torch.testing.assert_close(solve_small(system.clone(), last[2].clone()).permute(2, 0, 1), expected)
 
 
 # --- the panel, by new fits ---------------------------------------------------------------------------

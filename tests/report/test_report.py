@@ -13,6 +13,7 @@ import pytest
 import torch
 from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
 
+from jurygcn.conformal.advice import MODEL
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.influence import influence_of_labels
 from jurygcn.errors import DataError, SettingError
@@ -89,8 +90,18 @@ def test_distrust_is_the_first_sentence():
         .startswith("No coverage is claimed. Estimated jurors correlate 0.300 with retrained ones")
     )
     ill = replace(jury.health(), doubts=("The curvature is ill-conditioned.",))
-    said = report_on(jury, verdict, health=ill).content["caution"]
+    alone = jury.verdict(advice=None)
+    said = report_on(jury, alone, health=ill).content["caution"]
     assert said == "The jurors may be inaccurate. The curvature is ill-conditioned."
+    for share, first in (
+        (0.04, "The model's own jurors may be inaccurate (jurygcn doctor"),
+        (0.3, "The jurors may be"),
+    ):
+        table = pd.DataFrame({"member": [MODEL, "other"], "share": [share, 1 - share], "weight": [1.0, 1.0]})
+        mixed = replace(verdict, advice=replace(jury.advice(), table=table))
+        said = report_on(jury, mixed, health=ill).content["caution"]
+        assert said.startswith(first)
+        assert ("4% of the stacked jury" in said) == (share < 0.05)
     alike = Fidelity(0.99, (0.1, 0.1), 0.0, pd.DataFrame({"node": [0]}))  # a measurement outweighs a doubt
     assert report_on(jury, verdict, health=ill, fidelity=alike).content["caution"] == ""
 

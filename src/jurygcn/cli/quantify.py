@@ -191,7 +191,7 @@ def present(
         print_json({**run, "most_uncertain": most, "least_uncertain": least, "files": [str(path) for path in files]})
         return
     console = Console()
-    doubt = caution(verdict.claim(SET_ALPHA), *checkup)
+    doubt = caution(verdict.claim(SET_ALPHA), *checkup, verdict.advice)
     if doubt:
         console.print(f"Caution: {doubt}\n", style="yellow", markup=False, highlight=False)
     for title, rows in ((f"{len(most)} most uncertain nodes", most), (f"{len(least)} least uncertain nodes", least)):

@@ -8,10 +8,8 @@ retraining and nodes are exchangeable, so are the n + 1 scores, and
 
 is at most alpha with a probability of at most alpha: sets cover with 1 - alpha (jackknife+ sets with 1 - 2 alpha).
 
-The juror with the added label minimises its quadratic model of the other labels plus the loss of (u, y). That loss is
-far from quadratic for a label that the model excludes: one Newton step from the trained model overshoots by orders of
-magnitude. So the new logits of u are found first, by the proximal problem :math:`z' = z_u - K_{uu}(\pi(z') - e_y)`, and
-the joint Newton step (leave out i, add u) is taken around them.
+What an added label changes is in :mod:`jurygcn.conformal.changes`: to first order for all bags, and exactly for those
+where the first order does not decide which score is higher.
 """
 
 from __future__ import annotations
@@ -23,21 +21,20 @@ import torch
 from torch import Tensor
 
 from jurygcn.conformal.asked import Asked
+from jurygcn.conformal.changes import Changes, Learned, learn
 from jurygcn.conformal.counts import FLOOR
 from jurygcn.conformal.scores import SCORES, lac_scores, rounding, with_ties
 from jurygcn.leave_one_out.added import AddedLabels, Kernels
 from jurygcn.leave_one_out.added_panel import AddedToPanel
-from jurygcn.linalg import outer_sums, solve_small
-from jurygcn.losses import Loss
 
 # Numbers in the arrays of all pairs of some nodes and all jurors: small enough for the processor's cache.
-PAIR_NUMBERS = 4_000_000
+PAIR_NUMBERS = 200_000
 
 # Nodes at a time where no kernels are needed.
 NODES = 4096
 
-# Newton steps for the logits of an added label; halvings of a step; a change of the residual that ends them.
-STEPS, HALVINGS, CLOSE = 60, 30, 1e-7
+# Logarithms of probabilities that are as close as this are compared exactly: rounding is far less.
+MARGIN = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +95,10 @@ def count_full(
     targets = asked.own_targets
     found = {name: torch.zeros(len(nodes), C, dtype=torch.int32) for name in ("counts", "ties", "by_class", "by_group")}
     for places, kernels in in_turn(bags, nodes, memory):
-        for rows in places.split(max(1, PAIR_NUMBERS // (asked.num_jurors * C * C * (C + 4)))):
-            own = own_scores(_own_logits(bags, kernels, rows, int(places[0])), targets, asked.question.nonconformity)
+        learned = None if kernels is None else learn(kernels.outputs, kernels.own)
+        for rows in places.split(max(1, PAIR_NUMBERS // (asked.num_jurors * C * C))):
             bound = mine[rows].unsqueeze(2)
+            own = _own_scores(bags, kernels, learned, rows, int(places[0]), bound)
             within = bound <= with_ties(own, asked.question.nonconformity)
             found["counts"][rows] = within.sum(dim=2, dtype=torch.int32)
             strict = own > bound + rounding(own) * bound.abs()
@@ -124,97 +122,49 @@ def in_turn(bags: Bags, nodes: Tensor, memory: float) -> Iterator[tuple[Tensor, 
         yield from bags.added.at(nodes, memory=memory)
 
 
-def _own_logits(bags: Bags, kernels: Kernels | None, rows: Tensor, start: int) -> Tensor:
-    """Logits at the jurors' own nodes in the bags of some nodes, (r, y, n, C), up to a common shift of all classes."""
-    C = bags.own.shape[1]
-    total: Tensor | float = 0.0
-    if kernels is not None:
-        assert bags.added is not None
-        change = class_changes(bags.asked.engine.loss, kernels, bags.added.jumps, rows - start)
-        total = change.add_(bags.own.clamp_min(FLOOR).log().to(change))
-        if bags.panel is not None:
-            total = bags.share[:, None] * total
-    if bags.panel is not None:
-        fixed, gain = bags.panel.at(rows)
-        total = (total + fixed.unsqueeze(1)).expand(-1, C, -1, -1).clone()
-        total.diagonal(dim1=1, dim2=3).add_(gain.unsqueeze(2))  # of the added label's class
-    assert isinstance(total, Tensor)
-    return total
+def _own_scores(
+    bags: Bags, kernels: Kernels | None, learned: Learned | None, rows: Tensor, start: int, bound: Tensor
+) -> Tensor:
+    """Scores of the jurors' own labels in the bags of some nodes, (r, y, n).
+
+    They are exact where it matters which of them and ``bound``, (r, y, 1), is higher.
+    """
+    score, targets = bags.asked.question.nonconformity, bags.asked.own_targets
+    base = _without_model(bags, rows)
+    if kernels is None:
+        return own_scores(base, targets, score)
+    assert bags.added is not None
+    assert learned is not None
+    here, weight = rows - start, bags.share.to(base)
+    changes = Changes(kernels, here, learned.at(here), bags.added.jumps, targets)
+    first = changes.first_order()
+    own = own_scores(torch.addcmul(base, weight, first), targets, score)
+    near = weight * changes.bound() * (1.0 + MARGIN) + MARGIN
+    decided = (own / bound).log_().abs_() > near if score == "lac" else torch.zeros_like(own, dtype=torch.bool)
+    u, y, i = (~decided).nonzero().unbind(dim=1)
+    logits = base.expand_as(first)[u, y, :, i].T + weight[i] * changes.exact(u, y, i)
+    own[u, y, i] = own_scores(logits.unsqueeze(0), targets[i], score).squeeze(0)
+    return own
+
+
+def _without_model(bags: Bags, rows: Tensor) -> Tensor:
+    """Logits at the jurors' own nodes before the model learned labels of some nodes, relative to the own label's.
+
+    Shapes: (r, y, C, n) with the panel, else (1, 1, C, n).
+    """
+    targets, total = bags.asked.own_targets, bags.share * bags.own.clamp_min(FLOOR).log().T  # (C, n)
+    if bags.panel is None:
+        total = total[None, None].to(bags.asked.engine.source_dtype)
+    else:
+        C, (fixed, gain) = len(total), bags.panel.at(rows)
+        total = (total + fixed.mT).unsqueeze(1).repeat(1, C, 1, 1)
+        total.diagonal(dim1=1, dim2=2).add_(gain.unsqueeze(2))  # of the added label's class
+    return total - total[:, :, targets, torch.arange(len(targets))].unsqueeze(2)
 
 
 def own_scores(logits: Tensor, targets: Tensor, nonconformity: str) -> Tensor:
-    """Scores of the jurors' own labels, (r, y, n, C) -> (r, y, n); LAC scores without all other probabilities."""
-    where = targets[None, None, :, None].expand(*logits.shape[:3], 1)
+    """Scores of the jurors' own labels from logits relative to theirs, (..., C, n) -> (..., n)."""
     if nonconformity == "lac":
-        return lac_scores((logits - logits.gather(3, where)).exp_().sum(dim=3).reciprocal_())
-    flat = SCORES[nonconformity](torch.softmax(logits, dim=3).flatten(0, 2)).view(logits.shape)
-    return flat.gather(3, where).squeeze(3)
-
-
-def class_changes(loss: Loss, kernels: Kernels, jumps: Tensor, rows: Tensor) -> Tensor:
-    r"""Changes of the logits at the jurors' own nodes if label y of node u is added, (r, y, n, C).
-
-    The joint Newton step around the fitted logits z' of u, with :math:`L L^T = S(z')`, L w = pi(z') - e_y:
-
-    .. math::
-        (I + L^T K^{-i}_{uu} L)\, b = w + L^T (z_{-i}(u) - z'), \qquad a = L b
-    """
-    z, own, cross = kernels.outputs[rows], kernels.own[rows], kernels.cross[rows]
-    (r, C), (n, K) = z.shape, jumps.shape
-    fitted = fitted_logits(z.double(), own.double()).to(z)  # (r, y, C)
-    flat = fitted.flatten(0, 1)
-    root = loss.root(flat).view(r, C, C, K)
-    start = loss.whitened(flat, torch.arange(C).repeat(r)).view(r, C, K).to(z)
-    start = start + (root.mT @ (z.unsqueeze(1) - fitted).unsqueeze(3)).squeeze(3)
-    # L^T A_ui for all labels and jurors of a node by one product, and L^T of what leaving i out moved
-    tall = root.mT.reshape(r, C * K, C)
-    seen = (tall @ cross.flatten(2)).view(r, C, K, n, K).permute(2, 4, 0, 1, 3).reshape(K, K, r * C * n)
-    moved = (tall @ (cross * jumps).sum(dim=3)).view(r, C, K, n) + start.unsqueeze(3)
-    system = outer_sums(seen).view(K, K, r, C, n)
-    system += (root.mT @ own.unsqueeze(1) @ root).permute(2, 3, 0, 1).unsqueeze(4)
-    system.diagonal(dim1=0, dim2=1).add_(1.0)
-    b = solve_small(system.view(K, K, -1), moved.permute(2, 0, 1, 3).reshape(K, -1))
-    reached = (seen * b.unsqueeze(1)).sum(dim=0).view(K, r * C, n)  # A_ui^T a
-    change = -torch.bmm(reached.permute(2, 1, 0), kernels.through.mT).view(n, r, C, C).permute(1, 2, 0, 3)
-    if kernels.read is None:
-        return change
-    residual = b.view(K, r, C, n).permute(1, 2, 3, 0) @ root.mT  # (r, y, n, C)
-    averages = residual.transpose(1, 2) @ kernels.read[rows].transpose(1, 2)
-    return change - averages.transpose(1, 2)
-
-
-def fitted_logits(z: Tensor, kernel: Tensor) -> Tensor:
-    r"""The logits of a node after each of its labels is learned: :math:`z' = z - K a`, :math:`a = \pi(z') - e_y`.
-
-    They minimise the convex :math:`\frac12 a^T K a - \log \pi_y(z - K a)`; Newton's method with halved steps.
-
-    Shapes: z (r, C), kernel (r, C, C) -> (r, C labels, C).
-    """
-    (r, C), eye = z.shape, torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    z = z.unsqueeze(1).expand(r, C, C).reshape(-1, C)
-    kernel = kernel.unsqueeze(1).expand(r, C, C, C).reshape(-1, C, C)
-    truth, residual, open_ = eye.repeat(r, 1), torch.zeros_like(z), torch.arange(r * C)
-
-    def value(a: Tensor, rows: Tensor) -> Tensor:
-        pulled = (kernel[rows] @ a.unsqueeze(2)).squeeze(2)
-        moved = z[rows] - pulled
-        return 0.5 * (a * pulled).sum(dim=1) + moved.logsumexp(dim=1) - (moved * truth[rows]).sum(dim=1)
-
-    for _ in range(STEPS):
-        a, K = residual[open_], kernel[open_]
-        p = torch.softmax(z[open_] - (K @ a.unsqueeze(2)).squeeze(2), dim=1)
-        S = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
-        step = torch.linalg.solve(eye + S @ K, p - truth[open_] - a)
-        before, size = value(a, open_), torch.ones(len(open_), 1, dtype=z.dtype)
-        tried = torch.arange(len(open_))
-        for _ in range(HALVINGS):
-            now = value((a + size * step)[tried], open_[tried])
-            tried = tried[now > before[tried] + 1e-12 * (1.0 + before[tried].abs())]
-            if not len(tried):
-                break
-            size[tried] /= 2
-        residual[open_] = a + size * step
-        open_ = open_[(size * step).abs().amax(dim=1) > CLOSE]
-        if not len(open_):
-            break
-    return (z - (kernel @ residual.unsqueeze(2)).squeeze(2)).view(r, C, C)
+        return lac_scores(logits.exp().sum(dim=-2).reciprocal_())
+    flat = SCORES[nonconformity](torch.softmax(logits, dim=-2).view(-1, *logits.shape[-2:]))
+    return flat[:, targets, torch.arange(len(targets))].view(*logits.shape[:-2], -1)

@@ -49,7 +49,7 @@ def linear_predictions(bags: Bags, kernels: Kernels | None, rows: Tensor) -> tup
     slope: Tensor | float = 0.0
     if kernels is not None:
         assert bags.added is not None
-        cross, reading = kernels.cross[:, 0, :, 0].double(), kernels.reading[:, :, 0, 0].double()
+        cross, reading = kernels.cross[:, :, 0, 0].T.double(), kernels.reading[:, :, 0, 0].double()
         before = kernels.outputs + cross * bags.added.jumps[:, 0]  # z_{-i}(u)
         kernel = kernels.own[:, :, 0] + cross.square()
         moved = 2.0 * reading / (1.0 + 2.0 * kernel)  # the residual is 2 (z - y)

@@ -16,6 +16,9 @@ from jurygcn.derivatives.closed_form import ClosedForm
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS, DenseJacobian, HeldJacobian, Jacobian
 from jurygcn.graph.sparse import SparseMatrix
 
+# A sparse matrix with more than one in DENSE entries is made dense where its rows are needed.
+DENSE = 4
+
 
 class TwoLayerJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN, factored over hidden units.
@@ -252,7 +255,9 @@ def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
     scale1 = scale[: form.W[1].numel()].view(form.W[1].shape)
     assert isinstance(AE, Tensor)
     hop, slope = form.hop(2).to_scipy(), form.slope[1]
-    if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= TEMPORARY_NUMBERS:
+    if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= max(
+        TEMPORARY_NUMBERS, DENSE * len(AX.csr.values())
+    ):
         AX = AX.to_dense()
     neighbours, weights = torch.from_numpy(hop.indices).long().to(AE.device), torch.from_numpy(hop.data).to(AE)
     degrees, starts = torch.from_numpy(np.diff(hop.indptr)).long(), torch.from_numpy(hop.indptr[:-1]).long()

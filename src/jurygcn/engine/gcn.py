@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from jurygcn.derivatives import ClosedForm, Jacobian, closed_form_jacobian, own_grams
+from jurygcn.derivatives import (
+    ClosedForm,
+    Jacobian,
+    RowSpaceJacobian,
+    TwoLayerJacobian,
+    closed_form_jacobian,
+    own_grams,
+)
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
-from jurygcn.engine.protocol import Predictor, SecondDerivative
+from jurygcn.engine.protocol import Predictor, SecondDerivative, Toward
 from jurygcn.engine.ways import Way, timed_twice
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
@@ -163,10 +171,59 @@ class GCNEngine(GenericEngine):
         weights = [W.to(directions.dtype) for W in self._weights]
         return field.tangents(weights, list(self.unflatten(directions).values()))
 
+    def toward(self, jacobian: Jacobian, root: Tensor, scale: Tensor) -> Toward:
+        """By Proposition 2 for two layers, where classes enter only through the last one."""
+        if isinstance(jacobian, RowSpaceJacobian):
+            jacobian = jacobian.expanded
+        if isinstance(jacobian, TwoLayerJacobian):
+            return TowardUnits(self, jacobian, root, scale)
+        return super().toward(jacobian, root, scale)
+
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:
         """The training nodes' receptive field; copies with dropout are trained one by one."""
         assert isinstance(model, GCN)
         return ReceptiveField.of(model, self.data, self.train_nodes) if model.dropout == 0.0 else None
+
+
+class TowardUnits:
+    r"""Products of Jacobian rows of a two-layer GCN, from those of its units.
+
+    .. math::
+        (J_u D J_i^T)_{cd} = \sum_q W^{(2)}_{qc} (T_{qu} D_q T_{qi}^T) W^{(2)}_{qd}
+        + \delta_{cd} \sum_q (\hat A E)_{uq} D_{qc} (\hat A E)_{iq}
+    """
+
+    def __init__(self, engine: GCNEngine, jacobian: TwoLayerJacobian, root: Tensor, scale: Tensor) -> None:
+        (h, n, F), (_, C, K), self.engine = jacobian.T.shape, root.shape, engine
+        self.shape, self.numbers = (n, C, K), n * min(h, C * K)
+        first, last = scale[: F * h].view(F, h), scale[F * h :].view(h, C)
+        mixing = jacobian.W2.unsqueeze(2) * (jacobian.W2 @ root).unsqueeze(2)  # (n, h, C, K)
+        corner = torch.einsum("iq,qc,ick->qick", jacobian.AE, last, root)
+        given = (jacobian.T.permute(1, 2, 0) * first, mixing.flatten(2), corner.flatten(1))
+        self.directions, self.mixing, self.corner = (part.to(engine.source_dtype) for part in given)
+
+    def __call__(self, nodes: Tensor) -> AlongUnits:
+        """At some nodes."""
+        engine, dtype = self.engine, self.directions.dtype
+        field = ReceptiveField.of(engine._gcn, engine.data, nodes, dtype=dtype)
+        weights = [W.to(dtype) for W in engine._weights]
+        return AlongUnits(self, *field.unit_tangents(weights, self.directions, self.mixing))
+
+
+@dataclass(frozen=True, eq=False)
+class AlongUnits:
+    """Products with the rows of some nodes. Shapes: units (n, m, h) or (n, m, CK), carried (m, h)."""
+
+    toward: TowardUnits
+    units: Tensor
+    carried: Tensor
+
+    def at(self, rows: Tensor | slice) -> Tensor:
+        """Those of some of the nodes, (r, C, nK)."""
+        units, (n, C, K), mixing = self.units[:, rows], self.toward.shape, self.toward.mixing
+        first = units if units.shape[2] == mixing.shape[2] else torch.bmm(units, mixing)  # (n, r, C K)
+        last = (self.carried[rows] @ self.toward.corner).view(-1, n, C, K)
+        return (last + first.view(n, -1, C, K).transpose(0, 1)).transpose(1, 2).flatten(2)
 
 
 class GCNHessian:

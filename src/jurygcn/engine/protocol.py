@@ -42,6 +42,24 @@ class SecondDerivative(Protocol):
         """The matrix itself, (P, P)."""
 
 
+class Along(Protocol):
+    """Derivatives of the outputs at some nodes along k directions."""
+
+    def at(self, rows: Tensor | slice) -> Tensor:
+        """Those of some of the nodes, (r, C, k)."""
+
+
+class Toward(Protocol):
+    """Products of Jacobian rows of any nodes with those of all training nodes."""
+
+    @property
+    def numbers(self) -> int:
+        """The numbers that are held for each node."""
+
+    def __call__(self, nodes: Tensor) -> Along:
+        """J_u diag(scale) J_i^T L_i, (r, C, nK), in the caller's precision."""
+
+
 class Engine(Protocol):
     r"""One trained model on one graph, as functions of its flat parameter vector theta.
 
@@ -164,6 +182,9 @@ class Engine(Protocol):
 
     def tangents(self, nodes: Tensor, directions: Tensor) -> Tangents:
         """Derivatives of the outputs at ``nodes`` along directions (k, P), in the directions' precision."""
+
+    def toward(self, jacobian: Jacobian, root: Tensor, scale: Tensor) -> Toward:
+        """J_u diag(scale) J_i^T L_i of any nodes u: L (n, C, K), (P,)."""
 
     def stacked_field(self, model: nn.Module) -> ReceptiveField | None:
         """The receptive field on which many copies of the model can be trained at once; None if they cannot."""

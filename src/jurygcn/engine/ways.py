@@ -27,7 +27,9 @@ from jurygcn.graph.ego import ego_graphs
 from jurygcn.graph.neighbourhood import num_hops
 
 if TYPE_CHECKING:
+    from jurygcn.derivatives import Jacobian
     from jurygcn.engine.generic import GenericEngine
+    from jurygcn.engine.protocol import Engine, Toward
 
 # Numbers in the rows of a Jacobian that is held as a whole.
 MOST_DENSE = 100_000_000
@@ -40,6 +42,9 @@ BACKWARD = 3.0
 
 # Batches of derivatives and what is computed from them take at most about so many bytes.
 MOST_BYTES = 1.5e9
+
+# Directions that derivatives are taken along at a time.
+DIRECTIONS = 96
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,47 @@ def own_grams_of(engine: GenericEngine, nodes: Tensor, scale: Tensor) -> Tensor:
     """J_u diag(scale) J_u^T of any nodes, from the Jacobians of some at a time: (P,) -> (r, C, C)."""
     some = nodes.split(max(1, TEMPORARY_NUMBERS // (engine.num_outputs * engine.num_parameters)))
     return torch.cat([engine.at(part).jacobian().own_grams(scale) for part in some])
+
+
+def along(engine: GenericEngine | Engine, nodes: Tensor, directions: Tensor) -> Tensor:
+    """Derivatives of the outputs at some nodes along all directions, (k, P) -> (r, C, k)."""
+    return torch.cat([engine.tangents(nodes, part).at(slice(None)) for part in directions.split(DIRECTIONS)], dim=2)
+
+
+def toward_of(engine: GenericEngine, jacobian: Jacobian, root: Tensor, scale: Tensor) -> Toward:
+    """J_u diag(scale) J_i^T L_i of any nodes, by derivatives along the rows of L_i^T J_i."""
+    n, _, K = root.shape
+    unit = torch.eye(n * K, dtype=root.dtype, device=root.device).view(n, K, n * K)
+    rows = jacobian.pull(torch.bmm(root, unit)).mul_(scale[:, None])
+    return Directions(engine, rows.to(engine.source_dtype).T.contiguous())
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Derivatives along directions, (k, P), which can be asked for at any nodes."""
+
+    engine: GenericEngine
+    directions: Tensor
+
+    @property
+    def numbers(self) -> int:
+        """The numbers that are held for each node."""
+        return len(self.directions) * self.engine.num_outputs
+
+    def __call__(self, nodes: Tensor) -> Derivatives:
+        """At some nodes."""
+        return Derivatives(along(self.engine, nodes, self.directions))
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """Derivatives at some nodes, (r, C, k)."""
+
+    found: Tensor
+
+    def at(self, rows: Tensor | slice) -> Tensor:
+        """Those of some of the nodes."""
+        return self.found[rows]
 
 
 def forward_seconds(engine: GenericEngine) -> float:

@@ -22,7 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jurygcn.curvature.factor import GGNFactor
 from jurygcn.engine import Engine
+from jurygcn.engine.ways import DIRECTIONS, along
 from jurygcn.errors import SettingError
 from jurygcn.graph.propagation import Propagation
 from jurygcn.leave_one_out.estimated import LeaveOneOut
@@ -39,15 +41,15 @@ ROUNDING = 8
 TEMPORARY_NUMBERS = 5_000_000
 
 # Derivatives along all directions are kept for many nodes, because every group of nodes needs its whole neighbourhood
-# again: they take one part in ALONG_SHARE of the memory. DIRECTIONS are followed at a time.
-ALONG_SHARE, DIRECTIONS = 2, 96
+# again: they take one part in ALONG_SHARE of the memory. Kernels of more numbers leave the processor's cache.
+ALONG_SHARE, KERNEL_NUMBERS = 2, 8_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """What adding a label at r nodes changes at the jurors' own nodes.
 
-    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (r, C, n, K) A_ui; through (n, C, K)
+    Shapes: outputs (r, C) the trained model's logits; own (r, C, C) K_uu; cross (n, r, C, K) A_ui; through (n, C, K)
     what follows from A_ui at i; read (r, C, n, C) what else does if predictions are averages, else None.
     """
 
@@ -63,7 +65,7 @@ class Kernels:
 
         Of the prediction itself, for a regression.
         """
-        change = -self.through @ self.cross.permute(0, 2, 3, 1)
+        change = -self.through @ self.cross.permute(1, 0, 3, 2)
         return change if self.read is None else change - self.read.permute(0, 2, 3, 1)
 
 
@@ -78,6 +80,7 @@ class AddedLabels:
     def __init__(self, many: LeaveOneOut, *, diffusion: int = 0) -> None:
         self.engine = many.engine
         factor, positions, n = many.prepared.factor, many.positions, many.engine.num_train
+        assert isinstance(factor, GGNFactor)  # newton jurors have no other
         diagonal, K = many.operator.diagonal, factor.block
         free = (diagonal == 0).nonzero().squeeze(1)
         if len(free) > MOST_UNDECAYED:
@@ -85,10 +88,10 @@ class AddedLabels:
                 f"expected at most {MOST_UNDECAYED:,} parameters without weight decay for full conformal sets, got "
                 f"{len(free):,}; use method='jackknife+'"
             )
-        rows = factor.transpose_matmul(torch.eye(factor.rows, dtype=diagonal.dtype, device=diagonal.device))  # U^T
         self._scale = torch.where(diagonal == 0, 0.0, diagonal.reciprocal())
         self._kept = many.prepared.remainder()  # I - U H^-1 U^T
-        directions = [rows.mul_(self._scale[:, None])]
+        self._toward = self.engine.toward(factor.jacobian, factor.scaled_root, self._scale)  # J_u diag(1 / d) U^T
+        directions = [diagonal.new_zeros(len(diagonal), 0)]
         if len(free):
             units = torch.zeros(len(diagonal), len(free), dtype=diagonal.dtype)
             units[free, torch.arange(len(free))] = 1.0
@@ -98,7 +101,7 @@ class AddedLabels:
             self._free_rows, self._free_corner = factor.matmul(through), through[free]  # U H^-1 E, E^T H^-1 E
             directions.append(units)
         else:
-            self._free_rows, self._free_corner = rows.new_zeros(factor.rows, 0), rows.new_zeros(0, 0)
+            self._free_rows, self._free_corner = diagonal.new_zeros(factor.rows, 0), diagonal.new_zeros(0, 0)
         self._rows, self._free, self._block, self.count = factor.rows, len(free), K, n
         self.positions = positions
         self._find_roots(many)
@@ -107,15 +110,18 @@ class AddedLabels:
             directions.append(reading)
         # jurors vote in the precision of the model, and so do they with an added label
         self._directions = torch.cat([part.to(self.engine.source_dtype).T for part in directions]).contiguous()
-        self._rooted, self._free_rooted = (self._at_roots(rows) for rows in (self._kept, self._free_rows.T))
-        for name in ("_kept", "_rooted", "_free_rooted", "_through", "jumps"):
+        self._root /= math.sqrt(self.count)
+        self._rounded = self.engine.cast(self.engine.source_dtype)
+        for name in ("_kept", "_root", "_through", "jumps"):
             setattr(self, name, getattr(self, name).to(self.engine.source_dtype))
 
     def _at_roots(self, rows: Tensor) -> Tensor:
-        r"""The columns of the jurors' nodes times :math:`n^{-1/2} (I - M_{ii})^{-1/2}`, (k, nK) -> (k, jurors K)."""
-        blocks = rows.view(len(rows), self.count, self._block)[:, self.positions].transpose(0, 1)
-        rooted: Tensor = torch.bmm(blocks, self._root).transpose(0, 1).flatten(1) / math.sqrt(self.count)
-        return rooted
+        r"""The columns of the jurors' nodes times :math:`n^{-1/2} (I - M_{ii})^{-1/2}`, (r, C, nK) -> (n', r, C, K)."""
+        r, C, _ = rows.shape
+        blocks = rows.view(r * C, self.count, self._block).transpose(0, 1)
+        if len(self.positions) < self.count:
+            blocks = blocks[self.positions]
+        return torch.bmm(blocks, self._root).view(-1, r, C, self._block)
 
     def _find_roots(self, many: LeaveOneOut) -> None:
         r""":math:`(I - M_{ii})^{-1/2}` of every juror, (n, K, K)."""
@@ -148,47 +154,52 @@ class AddedLabels:
     @property
     def numbers(self) -> int:
         """The numbers that the kernels of one node need at a time."""
-        k, n, C = len(self._directions), len(self.positions), self.engine.num_outputs
+        k, n, C = self._rows + len(self._directions), len(self.positions), self.engine.num_outputs
         return 4 * k * C + n * C * (self._block + C)
 
     def at(self, nodes: Tensor, *, memory: float) -> Iterator[tuple[Tensor, Kernels]]:
         """The kernels of some nodes after the other, in so many bytes: their places in ``nodes`` and the kernels."""
         size, C = self._directions.element_size(), self.engine.num_outputs
-        held = C * len(self._directions) + self.engine.tangent_numbers(1) * DIRECTIONS
+        held = self._toward.numbers + C * len(self._directions) + self.engine.tangent_numbers(1) * DIRECTIONS
         many, few = (max(1, int(memory / ALONG_SHARE / (size * numbers))) for numbers in (held, self.numbers))
+        few = min(few, max(1, KERNEL_NUMBERS // self.numbers))
         N = int(self.engine.data.num_nodes)
         everything = many >= N and 2 * len(nodes) > N  # what all nodes share is kept with the graph
         for group in torch.arange(len(nodes)).split(many):
             there = torch.arange(N) if everything else nodes[group]
-            along = self._along(there)
+            seen, rest = self._toward(there), self._along(there)
             with torch.enable_grad():
-                grams = self.engine.own_grams(there, self._scale).detach()  # J_u diag(1 / d) J_u^T
+                grams = self._rounded.own_grams(
+                    there, self._scale.to(self._directions)
+                ).detach()  # J_u diag(1 / d) J_u^T
             with torch.no_grad():
-                outputs = self.engine.at(there).train_outputs.to(along)
+                outputs = self.engine.at(there).train_outputs.to(rest)
             for some in group.split(few):
                 rows = nodes[some] if everything else some - group[0]
-                yield some, self._kernels(outputs[rows], along[rows], grams[rows])
+                yield some, self._kernels(outputs[rows], seen.at(rows), rest[rows], grams[rows])
 
     def _along(self, nodes: Tensor) -> Tensor:
-        """Derivatives of the logits along all directions, (r, C, k)."""
-        parts = self._directions.split(DIRECTIONS)
-        return torch.cat([self.engine.tangents(nodes, part).at(slice(None)) for part in parts], dim=2)
+        """Derivatives of the logits along undecayed parameters and readings, (r, C, k)."""
+        if not len(self._directions):
+            return self._directions.new_zeros(len(nodes), self.engine.num_outputs, 0)
+        return along(self.engine, nodes, self._directions)
 
-    def _kernels(self, outputs: Tensor, along: Tensor, grams: Tensor) -> Kernels:
-        n, (r, C), K = self.count, outputs.shape, self._block
-        seen, units, read = along.split([self._rows, self._free, along.shape[2] - self._rows - self._free], dim=2)
-        rest, cross = seen @ self._kept, seen @ self._rooted  # J_u H^-1 U^T, and at the jurors' nodes
+    def _kernels(self, outputs: Tensor, seen: Tensor, rest: Tensor, grams: Tensor) -> Kernels:
+        n, (r, C) = self.count, outputs.shape
+        units, read = rest.split([self._free, rest.shape[2] - self._free], dim=2)
+        inner = seen @ self._kept  # J_u H^-1 U^T
         wide = seen.to(self._free_rows.dtype)
-        own = grams - wide @ rest.mT.to(wide)
+        own = grams - wide @ inner.mT.to(wide)
         if self._free:
-            more = units.to(wide) @ self._free_rows.T
-            cross, units = cross + units @ self._free_rooted, units.to(wide)
+            units = units.to(wide)
+            more = units @ self._free_rows.T
             own = own - wide @ more.mT + units @ (units @ self._free_corner - wide @ self._free_rows).mT
+            inner = inner + more.to(inner)
         own = (own + own.mT) / (2 * n)
-        slack = ROUNDING * torch.finfo(cross.dtype).eps * grams.diagonal(dim1=1, dim2=2).mean(dim=1) / n
+        slack = ROUNDING * torch.finfo(inner.dtype).eps * grams.diagonal(dim1=1, dim2=2).mean(dim=1) / n
         own.diagonal(dim1=1, dim2=2).add_(slack[:, None])  # a difference: rounding must not make it indefinite
         averages = read.view(r, C, -1, C) / n if self.averaged else None
-        return Kernels(outputs, own.to(cross), cross.view(r, C, -1, K), self._through, averages)
+        return Kernels(outputs, own.to(inner), self._at_roots(inner), self._through, averages)
 
 
 @torch.enable_grad()

@@ -16,7 +16,7 @@ from .operator import (
     Operator,
 )
 from .shift import shift
-from .small import outer_sums, solve_small
+from .small import multiply_small, solve_small
 from .solution import Prepared, Solution, Solver
 from .spectrum import extreme_eigenvalues
 from .subspace import dominant_subspace
@@ -46,7 +46,7 @@ __all__ = [
     "choose",
     "dominant_subspace",
     "extreme_eigenvalues",
-    "outer_sums",
+    "multiply_small",
     "shift",
     "solve_small",
     "undetermined_directions",

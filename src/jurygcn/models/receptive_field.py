@@ -178,6 +178,22 @@ class ReceptiveField:
             inner[:, start : start + width] = swept
         return Tangents(inner, weights[-1], carried[-1], directions[-1]) if apart else Tangents(inner)
 
+    def unit_tangents(self, weights: Sequence[Tensor], directions: Tensor, mixing: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Of two layers: derivatives of :math:`(\hat A E)_q` along directions in W1 of unit q alone, for all units.
+
+        They are mixed into m' numbers where these are fewer.
+
+        Shapes: directions (k, F, h), mixing (k, h, m') -> (k, m, h) or (k, m, m'), and :math:`\hat A E`, (m, h).
+        """
+        Z = self.pre_activations(weights)
+        carried = [self.hops[0] @ self.sigma(Z[0])]
+        width, narrows = max(1, COLUMNS // directions.shape[2]), not widens(mixing)
+        parts = []
+        for some, mixed in zip(directions.split(width), mixing.split(width)):
+            swept = self._sweep(weights, Z, carried, [some]).transpose(0, 1)
+            parts.append(torch.bmm(swept, mixed) if narrows else swept.contiguous())
+        return torch.cat(parts), carried[0]
+
     def _sweep(self, weights: Sequence[Tensor], Z: list[Tensor], carried: list[Tensor], dW: list[Tensor]) -> Tensor:
         """Derivatives of the last layer's input along some directions, (m, k, h); of the logits if there is one
         layer."""

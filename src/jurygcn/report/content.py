@@ -69,7 +69,7 @@ def report_on(
         "kind": "classes" if found.classify else "target",
         "classes": _class_names(verdict) if found.classify else [],
         "alpha": alpha if found.classify else verdict.alpha,
-        "caution": caution(verdict.claim(found.alpha), health, fidelity),
+        "caution": caution(verdict.claim(found.alpha), health, fidelity, verdict.advice),
         "headline": [*expected_tile(left_out), *headline(found)],
         "left_out": left_out,
         "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from jurygcn.conformal.advice import Advice
 from jurygcn.conformal.claims import Claim
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.health import Health
 
+MINOR = 0.05  # a share of the stacked jury below which its label sets hardly depend on the model's own jurors
 NOT_MEASURED = "Not measured. Run jurygcn doctor, or jury.fidelity() in Python, to compare with retrained jurors."
 
 
-def caution(claim: Claim, health: Health | None, fidelity: Fidelity | None) -> str:
+def caution(claim: Claim, health: Health | None, fidelity: Fidelity | None, advice: Advice | None) -> str:
     """What a reader must know first: that nothing is claimed, or that the jurors may be inaccurate; else empty.
 
     Jurors that were compared with retrained ones are judged by that, not by their health.
     """
     if claim.kind == "none":
         return claim.words
-    if fidelity is None and health is not None and health.doubts:
-        return " ".join(("The jurors may be inaccurate.", *health.doubts))
-    return ""
+    if fidelity is not None or health is None or not health.doubts:
+        return ""
+    if advice is not None and advice.model_share < MINOR:
+        return (
+            "The model's own jurors may be inaccurate (jurygcn doctor or jury.health() says why). They make up "
+            f"{advice.model_share:.0%} of the stacked jury, so label sets, p-values and doubt hardly depend on them."
+        )
+    return " ".join(("The jurors may be inaccurate.", *health.doubts))
 
 
 def checkup_words(health: Health | None, fidelity: Fidelity | None) -> list[dict[str, Any]]:

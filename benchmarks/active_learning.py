@@ -20,6 +20,7 @@ from dataclasses import asdict
 from statistics import mean, pstdev
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.stats import wilcoxon
 from torch import nn
@@ -30,9 +31,13 @@ from active_design import TwoHops
 from active_graphs import MADE, graph_named
 from harness import options, save, table
 from jurygcn import active
+from jurygcn.active.esp import LIMIT as ESP_LIMIT
 from jurygcn.active.grain import LIMIT as GRAIN_LIMIT
 from jurygcn.active.graph_statistics import GraphStatistics
+from jurygcn.active.graphpart import parts_of
+from jurygcn.active.lscale import infomax
 from jurygcn.active.protocol import Schedule
+from jurygcn.active.rim import similarities
 from jurygcn.active.sopt import laplacian_of
 from jurygcn.active.windows import SHORT, Windows
 from jurygcn.data import paper_split, random_labels
@@ -48,9 +53,10 @@ LONGER = active.Recipe(epochs=200, lr=0.05, weight_decay=5e-5, dropout=0.0)
 EXTRA = ("amazon_photo", "het_chameleon")
 GAIN = "jury-gain"  # measured in active_design.py
 FIRST = "two hops"  # the window of the first version of jury-design
-RIVALS = ("featprop", "grain-nn", "grain-ball", "diffusal")
+RIVALS = ("featprop", "grain-nn", "grain-ball", "diffusal", "graphpart", "graphpart-far", "lscale", "rim", "esp")
 ON_EXTRA = (OURS, FIRST, "jury", *SEVEN, *RIVALS)
 ADVISED = (OURS, FIRST, "random", "age", "sopt", "featprop")  # strategies whose labels the advised learner gets too
+LIMITS = {"grain-nn": GRAIN_LIMIT, "grain-ball": GRAIN_LIMIT, "esp": ESP_LIMIT}  # nodes
 SPLITS, QUICK_SPLITS = 20, 2
 QUICK = ("jury-design", "age", "random")
 KEPT = (*table2.KEPT, "learner_accuracy", "expected_accuracy", "left_out_accuracy")
@@ -66,13 +72,14 @@ def strategies_on(name: str, *, quick: bool) -> tuple[str, ...]:
         return QUICK
     others = (s for s in active.STRATEGIES if s not in (OURS, GAIN))
     chosen = (OURS, FIRST, *others) if name in CITATION else ON_EXTRA
-    small = int(graph_named(name).num_nodes) <= GRAIN_LIMIT
-    return tuple(s for s in chosen if small or not s.startswith("grain"))
+    size = int(graph_named(name).num_nodes)
+    return tuple(s for s in chosen if size <= LIMITS.get(s, size))
 
 
 def stamp(cell: dict[str, Any]) -> str:
     design = repr(active.Design()) if cell["method"] in (OURS, FIRST) else ""
     design += f" {SHORT}" if cell["method"] == OURS else ""
+    design += f" {active.Rim()!r}, shares of what others receive" if cell["method"] == "rim" else ""
     return f"2 {recipe_of(cell['dataset'])} {design}"
 
 
@@ -133,13 +140,17 @@ def once_per_graph(data: Data) -> dict[str, float]:
         "centrality": lambda: statistics.betweenness,
         "sopt": lambda: laplacian_of(statistics),
         "featprop": lambda: statistics.propagated,
+        "graphpart": lambda: parts_of(statistics, data, int(data.num_classes)),
+        "lscale": lambda: infomax(data),
+        "rim": lambda: similarities(statistics, data, np.arange(1)),
         OURS: lambda: Windows(Similarities.of(data)).unlabelled,
     }
     for strategy, compute in needs.items():
         started = time.perf_counter()
         compute()
         seconds[strategy] = time.perf_counter() - started
-    return {**seconds, "age": seconds["pagerank"], "anrmab": seconds["pagerank"], FIRST: seconds["featprop"]}
+    shared = {"age": "pagerank", "anrmab": "pagerank", FIRST: "featprop", "graphpart-far": "graphpart"}
+    return {**seconds, **{strategy: seconds[need] for strategy, need in shared.items()}}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 DiffusAL: the largest component, 2C labels a round for ten rounds, 500 validation and 1000 test nodes at random, seeds 1
 to 10. jury-design chooses from the first label on, without initial random ones. No validation label is read, except in
-the rows "by validation": the better of the GCN and the advised learner at the 500 validation nodes is taken. DiffusAL's
-numbers are read off its figures.
+the rows "by validation": candidates are the GCN, the advised learner, GCNs of two other recipes with the epoch of
+their lowest validation loss, and the mean probabilities of each of these and the advised learner; the best at the 500
+validation nodes is taken. DiffusAL's numbers are read off its figures.
 
 RIM: 30 % of the oracle's answers are wrong, drawn evenly among the other classes; 20 labels per class. RIM knows the
-oracle's accuracy and tests at the best of 500 clean validation labels. Ours knows neither. RIM's numbers are its GCN's.
-Interrupted runs go on where they stopped.
+oracle's accuracy and tests at the best of 500 clean validation labels. "weighted" and "screened" estimate which labels
+are wrong from the labels alone. "by validation" has the same 500 clean validation labels, and these two learners and
+weighted losses as further candidates. The strategy "rim" is RIM as implemented here, with its known accuracy; its
+column "by validation" is RIM's own training: its weights of labels, the epoch of the best validation accuracy. RIM's
+numbers are its GCN's. Interrupted runs go on where they stopped.
 """
 
 from __future__ import annotations
@@ -23,8 +27,20 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
 from harness import options, save, table
-from jurygcn import active
+from jurygcn import GCN, active
+from jurygcn.active.learners import (
+    LabelledGraph,
+    averaged_probabilities,
+    find_learner,
+    label_weights,
+    left_out_scores,
+    stacked_probabilities,
+    suspicion,
+)
+from jurygcn.active.scene import hide_labels
 from jurygcn.data import Split
+from jurygcn.models import fit_gcn, train
+from jurygcn.models.training import new_gcn
 from protocol import CITATION, Cells, graph
 
 SEEDS, QUICK_SEEDS = range(1, 11), range(1, 2)
@@ -35,9 +51,18 @@ DIFFUSAL = {
     "pubmed": {12: 72.0, 30: 80.9, 60: 81.4},
 }
 RIM = {"cora": 77.9, "citeseer": 67.5, "pubmed": 73.2}
-KEPT = ("labels", "accuracy", "val_accuracy", "learner_accuracy", "learner_val_accuracy", "seconds")
-LEARNERS = ("gcn", "advised", "by validation")
-STRATEGIES = ("jury-design", "random")
+LEARNERS = {
+    "diffusal": ("gcn", "advised", "by validation"),
+    "noise": ("gcn", "advised", "weighted", "screened", "by validation"),
+}
+STRATEGIES = {"diffusal": ("jury-design", "random"), "noise": ("jury-design", "random", "rim")}
+# what a validation set chooses among, each at the epoch of its lowest validation loss
+VALIDATED = (
+    active.Recipe(hidden=64, epochs=300),
+    active.Recipe(hidden=128, epochs=300, lr=0.05, dropout=0.85),
+)
+PATIENCE = 50
+RIM_TRAINING = active.Recipe(hidden=128, epochs=400, lr=0.05, dropout=0.85)  # the authors'
 
 
 def component_of(name: str) -> Data:
@@ -63,56 +88,119 @@ def wrong_at(data: Data, seed: int) -> Callable[[Tensor], Tensor]:
     return lambda nodes: answers[nodes]
 
 
+def sizes_of(protocol: str, name: str) -> list[int]:
+    """The numbers of labels at which results are published."""
+    return list(DIFFUSAL[name]) if protocol == "diffusal" else [PER_CLASS * int(graph(name).num_classes)]
+
+
 def one_run(protocol: str, dataset: str, method: str, seed: int) -> dict[str, Any]:
+    """Test and validation accuracy by number of labels and learner."""
     diffusal = protocol == "diffusal"
     data = component_of(dataset) if diffusal else graph(dataset)
-    classes = int(data.num_classes)
+    classes, split = int(data.num_classes), split_of(data, seed)
+    rim = active.Rim(oracle_accuracy=1.0 - WRONG) if method == "rim" else None
     history = active.run(
         data,
-        method,
+        method if rim is None else rim,
         initial=0,
         budget=2 * ROUNDS * classes if diffusal else PER_CLASS * classes,
-        step=2 * classes if diffusal else 4 * classes,
+        step=2 * classes if diffusal else 5 if rim else 4 * classes,  # RIM looks at its labels after every five
         seed=seed,
-        split=split_of(data, seed),
-        learner="advised",
+        split=split,
         oracle=None if diffusal else wrong_at(data, seed),
     )
-    return {key: [getattr(step, key) for step in history.steps[1:]] for key in KEPT}
+    found = {}
+    for size in sizes_of(protocol, dataset):
+        step = max(k for k, step in enumerate(history.steps) if step.labels <= size)
+        count = history.steps[step].labels
+        found[str(size)] = learned(data, split, history.labelled[:count], history.labels[:count], protocol, seed, rim)
+    return {"found": found, "seconds": [step.seconds for step in history.steps[1:]]}
 
 
-def reached(row: dict[str, Any], labels: int, learner: str) -> float:
-    """Test accuracy in percent at so many labels: of the last round with at most so many."""
-    step = max(k for k, count in enumerate(row["labels"]) if count <= labels)
-    better = row["learner_val_accuracy"][step] >= row["val_accuracy"][step]
-    advised = learner == "advised" or (learner == "by validation" and better)
-    return float(100 * row["learner_accuracy" if advised else "accuracy"][step])
+def learned(
+    data: Data, split: Split, nodes: Tensor, labels: Tensor, protocol: str, seed: int, rim: active.Rim | None
+) -> dict[str, dict[str, float]]:
+    """Test and validation accuracy of every learner and of every candidate."""
+    seen = hide_labels(data, nodes, labels)
+    checked = hide_labels(data, torch.cat([nodes, split.val]), torch.cat([labels, data.y[split.val]]))
+    model, _ = fit_gcn(seen, nodes, active.Recipe(), seed=seed)
+    given = LabelledGraph(seen, nodes, model, active.Recipe(), seed)
+    noise = suspicion(given) if protocol == "noise" else None
+    advice, _ = left_out_scores(given)
+    said = {"gcn": probabilities(model, data), "advised": stacked_probabilities(advice, given)}
+    pooled = [("advised", said["advised"])]
+    if noise is not None:
+        for name in ("weighted", "screened"):
+            said[name] = torch.nn.functional.one_hot(find_learner(name)[1](given).classes, int(data.num_classes))
+    for number, recipe in enumerate(VALIDATED if rim is None else ()):
+        for weights in (None,) if noise is None else (None, label_weights(noise)):
+            trained, _ = fit_gcn(
+                *(checked, nodes, recipe), seed=seed, node_weights=weights, val_nodes=split.val, patience=PATIENCE
+            )
+            name, own = f"recipe {number}{'' if weights is None else ', weighted'}", probabilities(trained, data)
+            said |= {name: own} | {f"{name}, {other}": (own + p) / 2 for other, p in pooled}
+    found = {name: reached(p, data, split) for name, p in said.items()}
+    if rim is None:
+        own = max(found.values(), key=lambda one: one["val"])
+    else:
+        own = rim_training(seen, data, split, nodes, rim.weights(seen, nodes), seed)
+    return {**found, "by validation": own}
+
+
+def rim_training(seen: Data, data: Data, split: Split, nodes: Tensor, weights: Tensor, seed: int) -> dict[str, float]:
+    """RIM's weighted training, at the epoch of its best validation accuracy."""
+    model, found = new_gcn(seen, RIM_TRAINING), list[dict[str, float]]()
+
+    def look(_: int) -> None:
+        model.eval()
+        found.append(reached(probabilities(model, data), data, split))
+
+    r = RIM_TRAINING
+    train(
+        *(model, seen, nodes), epochs=r.epochs, lr=r.lr, weight_decay=r.weight_decay, seed=seed, node_weights=weights,
+        after_epoch=look,
+    )  # fmt: skip
+    return max(found, key=lambda one: one["val"])
+
+
+def probabilities(model: GCN, data: Data) -> Tensor:
+    """Class probabilities of all nodes, (N, C)."""
+    return averaged_probabilities(model, data, 0)[0]
+
+
+def reached(said: Tensor, data: Data, split: Split) -> dict[str, float]:
+    """Test and validation accuracy in percent."""
+    right = said.argmax(dim=1) == data.y
+    return {
+        part: 100 * float(right[nodes].double().mean()) for part, nodes in (("test", split.test), ("val", split.val))
+    }
 
 
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     names, seeds = (CITATION[:1], QUICK_SEEDS) if chosen.quick else (CITATION, SEEDS)
-    cells = Cells("active_protocols_quick" if chosen.quick else "active_protocols", lambda _: f"1 {active.Design()!r}")
-    kinds = [(p, name, s) for p in ("diffusal", "noise") for name in names for s in STRATEGIES]
+    cells = Cells("active_protocols_quick" if chosen.quick else "active_protocols", lambda _: f"2 {active.Design()!r}")
+    kinds = [(p, name, s) for p in STRATEGIES for name in names for s in STRATEGIES[p]]
     if not chosen.finished:
-        for seed in seeds:
-            cells.measure([{"protocol": p, "dataset": d, "method": s, "seed": seed} for p, d, s in kinds], one_run)
+        for first in ("jury-design", "rim", "random"):  # so that an interruption costs the last one's splits
+            for seed in seeds:
+                some = [(p, name, s) for p, name, s in kinds if s == first]
+                cells.measure([{"protocol": p, "dataset": d, "method": s, "seed": seed} for p, d, s in some], one_run)
     rows = []
     for protocol, name, strategy in kinds:
         wanted = [{"protocol": protocol, "dataset": name, "method": strategy, "seed": seed} for seed in seeds]
         runs = cells.rows(wanted)
-        published = DIFFUSAL[name] if protocol == "diffusal" else {PER_CLASS * int(graph(name).num_classes): RIM[name]}
-        for labels, theirs in published.items() if runs else ():
-            for learner in LEARNERS:
-                values = [reached(row, labels, learner) for row in runs]
+        for labels in sizes_of(protocol, name) if runs else ():
+            for learner in LEARNERS[protocol]:
+                values = [row["found"][str(labels)][learner]["test"] for row in runs]
                 rows.append(
                     {
                         **{"protocol": protocol, "dataset": name, "strategy": strategy, "learner": learner},
                         **{"labels": labels, "seeds": len(values), "mean": mean(values), "sd": pstdev(values)},
-                        "published": theirs,
+                        "published": DIFFUSAL[name][labels] if protocol == "diffusal" else RIM[name],
                     }
                 )
-    for protocol in ("diffusal", "noise"):
+    for protocol in STRATEGIES:
         body = [
             [r["dataset"], r["strategy"], r["learner"], r["labels"], f"{r['mean']:.1f} ± {r['sd']:.1f}", r["published"]]
             for r in rows

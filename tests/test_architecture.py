@@ -27,6 +27,7 @@ LAYERS = (
         "canvas",
         "allocator",
         "ambient",
+        "annotators",
         "parallel",
         "linalg",
         "data",

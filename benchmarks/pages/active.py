@@ -66,8 +66,17 @@ def protocols(document: Document) -> Tables:
             where = [named(row["dataset"]), _strong(row["strategy"]), str(row["labels"])]
             body.append([*where, *found, f"{row['published']:.1f}", str(row["seeds"])])
         theirs = "DiffusAL" if protocol == "diffusal" else "RIM"
-        head = ["graph", "strategy", "labels", "GCN", "advised", "by validation", theirs, "seeds"]
+        learners = ["GCN" if name == "gcn" else name for name in dict.fromkeys(row["learner"] for row in rows)]
+        head = ["graph", "strategy", "labels", *learners, theirs, "seeds"]
         yield f"active_protocols: {protocol}", markdown(head, body)
+
+
+def gains(document: Document) -> Tables:
+    """Closed-form gains beside retraining."""
+    body = [[r["learner"], f"{r['correlation']:.3f} ± {r['sd']:.3f}", str(r["splits"])] for r in document["rows"]]
+    yield "active_gains: correlations", markdown(["gain", "rank correlation with retraining", "splits"], body)
+    times = [[name, f"{seconds:.2f}"] for name, seconds in document["seconds"].items()]
+    yield "active_gains: seconds", markdown(["work", "seconds of processor time"], times)
 
 
 def _strong(strategy: str) -> str:

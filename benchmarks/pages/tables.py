@@ -275,6 +275,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "real_models_agreement": real_models_agreement,
     "active_learning": active.tables,
     "active_protocols": active.protocols,
+    "active_gains": active.gains,
     "active_design": active.ablation,
     "labelling": labelling.tables,
     "semi_supervised": learning.tables,

@@ -40,9 +40,9 @@ STRATEGIES = (
         "coreset-greedy",
     ),
     *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop"),
-    *("grain-nn", "grain-ball", "diffusal", "badge"),
+    *("grain-nn", "grain-ball", "diffusal", "graphpart", "graphpart-far", "lscale", "rim", "esp", "badge"),
 )
-LEARNERS = ("gcn", "advised")  # what is learned with the labels of active learning
+LEARNERS = ("gcn", "advised", "weighted", "screened")  # what is learned with the labels of active learning
 COMPARED = (
     *("jury", "split conformal", "cf-gnn"),
     *("mc-dropout", "ensemble", "temperature", "energy", "laplace", "gpn", "sgnn"),

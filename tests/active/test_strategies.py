@@ -217,7 +217,13 @@ def test_scenes_hide_labels_and_share_the_graph():
     assert data.y.min() >= 0
 
 
-@pytest.mark.parametrize("name", ["jury-design", "featprop", "pagerank", "centrality", "degree", "random", "sopt"])
+NEED_NO_LABEL = (
+    *("jury-design", "featprop", "pagerank", "centrality", "degree", "random", "sopt"),
+    *("graphpart", "graphpart-far", "lscale", "rim"),
+)
+
+
+@pytest.mark.parametrize("name", NEED_NO_LABEL)
 def test_some_strategies_need_no_label(name):
     assert len(chosen(name, scene_on(tail_graph(), [], candidates=[1, 2, 5, 6], batch=2))) == 2
 

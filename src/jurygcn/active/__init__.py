@@ -7,6 +7,7 @@ from jurygcn.active.oracle import at_terminal, from_file, truth
 from jurygcn.active.pool import PoolStrategy
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.registry import STRATEGIES
+from jurygcn.active.rim import Rim
 from jurygcn.active.scene import Choice, Scene
 from jurygcn.active.stopping import expected, reached, settled
 from jurygcn.active.tasks import Task, next_tasks
@@ -19,6 +20,7 @@ __all__ = [
     "History",
     "PoolStrategy",
     "Recipe",
+    "Rim",
     "Scene",
     "Schedule",
     "Step",

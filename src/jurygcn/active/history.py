@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 COLUMNS = (
     *("labels", "queried", "accuracy", "micro_f1", "val_accuracy", "learner_accuracy", "learner_val_accuracy"),
-    *("expected_accuracy", "left_out_accuracy", "changed", "seconds", "training_seconds"),
+    *("expected_accuracy", "left_out_accuracy", "error_rate", "changed", "seconds", "training_seconds"),
 )
 
 
@@ -49,6 +49,9 @@ class Step:
             are no random sample. NaN for learners without jurors.
         left_out_accuracy: the share of the labels that the learner predicts without them. Chosen labels are harder or
             easier than other nodes, so this is further from the accuracy there.
+        error_rate: the estimated share of wrong answers; NaN unless the learner or ``doubts`` estimate it.
+        again, again_answers: the nodes asked about again in this step, and the new answers; -1 where there was none.
+        settled: the labels of these nodes after this step.
     """
 
     labels: int
@@ -67,6 +70,10 @@ class Step:
     learner_val_accuracy: float = math.nan
     expected_accuracy: float = math.nan
     left_out_accuracy: float = math.nan
+    error_rate: float = math.nan
+    again: tuple[int, ...] = field(default=(), repr=False)
+    again_answers: tuple[int, ...] = field(default=(), repr=False)
+    settled: tuple[int, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,19 @@ class History:
 
     @property
     def labels(self) -> Tensor:
-        """The labels of the nodes in ``labelled``."""
-        return torch.tensor([label for step in self.steps for label in step.answers], dtype=torch.long)
+        """The labels of the nodes in ``labelled``; where a node was asked about again, what was settled last."""
+        found: dict[int, int] = {}
+        for step in self.steps:
+            found |= dict(zip(step.nodes, step.answers)) | dict(zip(step.again, step.settled))
+        return torch.tensor(list(found.values()), dtype=torch.long)
+
+    @property
+    def answers(self) -> tuple[tuple[int, int], ...]:
+        """All answers, (node, class), in the order in which they were given; a node may have several."""
+        pairs = (
+            pair for step in self.steps for pair in zip(step.nodes + step.again, step.answers + step.again_answers)
+        )
+        return tuple((node, label) for node, label in pairs if label >= 0)
 
     @property
     def explored(self) -> Tensor:
@@ -193,10 +211,18 @@ def _step(entries: Mapping[str, Any]) -> Step:
     whole = (step.labels, step.queried, *step.nodes, *step.answers, *step.skipped)
     if any(type(number) is not int or not 0 <= number < 2**63 for number in whole):
         raise ValueError("nodes, answers or counts that are not whole numbers of at least 0")
+    if any(type(number) is not int for number in (*step.again, *step.again_answers, *step.settled)) or any(
+        number < least
+        for least, numbers in ((0, step.again), (-1, step.again_answers), (0, step.settled))
+        for number in numbers
+    ):
+        raise ValueError("nodes asked about again, or their answers, that are not whole numbers")
+    if not len(step.again) == len(step.again_answers) == len(step.settled):
+        raise ValueError("numbers of answers that differ from the number of nodes asked about again")
     if len(step.nodes) != len(step.answers) or len(step.scores) not in (0, len(step.nodes)):
         raise ValueError("numbers of answers or scores that differ from the number of nodes")
     learner = (step.learner_accuracy, step.learner_val_accuracy, step.expected_accuracy, step.left_out_accuracy)
-    shares = (step.accuracy, step.micro_f1, step.val_accuracy, step.changed, *learner)
+    shares = (step.accuracy, step.micro_f1, step.val_accuracy, step.changed, step.error_rate, *learner)
     numbers = (*shares, step.seconds, step.training_seconds, *step.scores)
     if any(type(number) not in (int, float) for number in numbers):
         raise ValueError("measures that are not numbers")
@@ -221,6 +247,8 @@ def _check_sums(history: History) -> None:
             raise ValueError(
                 f"{step.labels} labels, {step.queried} of them queried, where {labels} nodes were labelled"
             )
+        if not set(step.again) <= seen or len(set(step.again)) != len(step.again):
+            raise ValueError("a node asked about again that was not labelled, or twice in one step")
         new = {*step.nodes, *step.skipped}
         if len(new) != len(step.nodes) + len(step.skipped) or new & seen:
             raise ValueError("a node that was queried twice")

@@ -86,6 +86,11 @@ def has_labels(path: Path) -> bool:
     return {"node", "label"} <= {cell.strip() for cell in heading}
 
 
+def has_column(path: Path, column: str) -> bool:
+    """Whether the first line of the CSV table names this column."""
+    return has_labels(path) and column in {cell.strip() for cell in next(read_rows(path))[1]}
+
+
 def rows_of(path: Path, column: str = "label") -> Iterator[tuple[int, dict[str, str]]]:
     """Line numbers and rows of a CSV file with the columns node and another. Cells are unquoted."""
     try:

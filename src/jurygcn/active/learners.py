@@ -1,21 +1,28 @@
-"""What is learned with the labels: the GCN that strategies see, the stacked jury, or any other model."""
+"""What is learned with the labels: the GCN that strategies see, the stacked jury, or any other model.
+
+Two learners doubt the labels. The probability that a label is wrong comes from predictions without it, by the model of
+:mod:`jurygcn.diagnostics.label_errors`, and from all its answers if a node has several.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.active.scene import hide_labels
+from jurygcn.annotators import agreement
 from jurygcn.choices import LEARNERS, Recipe
 from jurygcn.conformal.advice import Advice, panel_of, take_advice
 from jurygcn.conformal.averaging import NeighbourAverages
 from jurygcn.conformal.counts import FLOOR
+from jurygcn.diagnostics.noise import NoiseModel, fit_noise
 from jurygcn.errors import JuryError, SettingError
 from jurygcn.io.fingerprints import architecture, fingerprint
 from jurygcn.jury import Jury
@@ -23,6 +30,8 @@ from jurygcn.models import GCN, ReceptiveField, fit_gcn, train
 from jurygcn.models.calling import call
 
 FOLDS = 5  # parts of the labels; each is predicted by a GCN that learned the others
+WRONG = 0.5  # probability of being wrong above which a label is screened out
+ORACLE = "oracle"  # the annotator of a run
 # takes the graph with the labels given so far, the labelled nodes and a seed; returns the class of every node, or a
 # score of every node and class
 Predictor = Callable[[Data, Tensor, int], Tensor]
@@ -30,13 +39,17 @@ Predictor = Callable[[Data, Tensor, int], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LabelledGraph:
-    """What there is to learn from: the graph with the labels given so far, and the GCN trained on them."""
+    """What there is to learn from: the graph with the labels given so far, and the GCN trained on them.
+
+    ``answers`` are all answers so far, (node, class), if some nodes were asked about several times.
+    """
 
     data: Data
     labelled: Tensor
     model: GCN
     recipe: Recipe
     seed: int
+    answers: tuple[tuple[int, int], ...] = ()
 
     def bare_jury(self) -> Jury:
         """A jury of the GCN before its jurors are found."""
@@ -56,6 +69,7 @@ class Predicted:
         expected: the mean probability of the predicted classes of unlabelled nodes. The GCN's and the panel's
             predictions of left-out labels choose its temperature. NaN for other learners.
         left_out: the share of the labels that the learner predicts without them; NaN for other learners.
+        wrong: the estimated share of wrong labels; NaN for learners that do not estimate it.
 
     Shapes: classes (N,).
     """
@@ -63,6 +77,7 @@ class Predicted:
     classes: Tensor
     expected: float = math.nan
     left_out: float = math.nan
+    wrong: float = math.nan
 
 
 Learner = Callable[[LabelledGraph], Predicted]
@@ -80,7 +95,7 @@ def find_learner(learner: str | nn.Module | Predictor) -> tuple[str, Learner]:
         raise SettingError(
             f"expected a learner of {', '.join(LEARNERS)}, a model or a function, got {learner!r}; choose one"
         )
-    return learner, _gcn if learner == "gcn" else _advised
+    return learner, {"gcn": _gcn, "advised": _advised, "weighted": _weighted, "screened": _screened}[learner]
 
 
 def _gcn(given: LabelledGraph) -> Predicted:
@@ -99,13 +114,65 @@ def _advised(given: LabelledGraph) -> Predicted:
     """The GCN and the panel's regressions, stacked."""
     if len(given.labelled) < 2:  # no label can be left out
         return _gcn(given)
-    engine, labels = given.bare_jury().engine, given.data.y[given.labelled]
+    advice, scores = left_out_scores(given)
+    right = scores.argmax(dim=1) == given.data.y[given.labelled]
+    return _with_expectations(given, stacked_probabilities(advice, given), right)
+
+
+def left_out_scores(given: LabelledGraph) -> tuple[Advice, Tensor]:
+    """The stacked advice, and its scores of the labelled nodes without their own label, (n, C)."""
+    engine, count = given.bare_jury().engine, len(given.labelled)
     panel, own = panel_of(engine), folded(given)
-    advice = take_advice(engine, panel, torch.arange(len(labels)), own)
+    advice = take_advice(engine, panel, torch.arange(count), own)
     total = advice.left_out[0][:, None] * own[advice.diffusion].clamp_min(FLOOR).log()
     for weight, adviser in zip(advice.left_out[1:], advice.advisers):
         total = total + weight[:, None] * (panel.targets - adviser.errors)  # y_i - e_i = f_{-i}(i)
-    return _with_expectations(given, stacked_probabilities(advice, given), total.argmax(dim=1) == labels)
+    return advice, total
+
+
+def suspicion(given: LabelledGraph) -> NoiseModel:
+    """How probable it is that each label is wrong, and the distribution of the true one without it."""
+    labels = given.data.y[given.labelled].cpu()
+    noise = fit_noise(torch.log_softmax(left_out_scores(given)[1].double(), dim=1), labels)
+    if not given.answers:
+        return noise
+    nodes = given.labelled.tolist()
+    said = ((node, ORACLE, label) for node, label in given.answers)
+    found = agreement(said, int(given.data.num_classes), prior=dict(zip(nodes, noise.truth.numpy())))
+    rows = np.searchsorted(found.nodes, nodes)
+    wrong = torch.from_numpy(1.0 - found.posterior[rows, labels.numpy()])
+    return replace(noise, rate=found.error_rate, wrong=wrong)
+
+
+def label_weights(noise: NoiseModel) -> Tensor:
+    """By how much it is more probable that a label is right than that it is wrong; at least 0, (n,)."""
+    return (1.0 - 2.0 * noise.wrong).clamp_min(0.0).float()
+
+
+def _weighted(given: LabelledGraph) -> Predicted:
+    """A GCN with losses weighted by how much more probable it is that a label is right than that it is wrong."""
+    if len(given.labelled) < 2:
+        return _gcn(given)
+    noise = suspicion(given)
+    model, _ = fit_gcn(given.data, given.labelled, given.recipe, seed=given.seed, node_weights=label_weights(noise))
+    return Predicted(predictions(model, given.data), wrong=noise.rate)
+
+
+def _screened(given: LabelledGraph) -> Predicted:
+    """The advised learner without the labels that are probably wrong; each class keeps its least suspicious label."""
+    if len(given.labelled) < 2:
+        return _gcn(given)
+    noise = suspicion(given)
+    labels = given.data.y[given.labelled].cpu()
+    kept = noise.wrong <= WRONG
+    for c in labels.unique():
+        kept[torch.where(labels == c, noise.wrong, torch.inf).argmin()] = True
+    if bool(kept.all()):
+        return replace(_advised(given), wrong=noise.rate)
+    nodes = given.labelled[kept]
+    seen = hide_labels(given.data, nodes, labels[kept])
+    model, _ = fit_gcn(seen, nodes, given.recipe, seed=given.seed)
+    return replace(_advised(LabelledGraph(seen, nodes, model, given.recipe, given.seed)), wrong=noise.rate)
 
 
 def _with_expectations(

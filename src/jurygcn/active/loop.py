@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from jurygcn.active.asking import doubtful, settle
 from jurygcn.active.history import History, Step
 from jurygcn.active.learners import LabelledGraph, Learner, Predictor, find_learner, predictions
 from jurygcn.active.oracle import Oracle, ask_oracle, truth
@@ -29,6 +30,7 @@ from jurygcn.ambient import plain_torch
 from jurygcn.checks import check_real, in_short
 from jurygcn.choices import Recipe
 from jurygcn.data import Split, paper_split, random_labels
+from jurygcn.diagnostics.noise import NoiseModel
 from jurygcn.errors import DataError, SettingError
 from jurygcn.evaluation import accuracy, micro_f1
 from jurygcn.io.files import changing
@@ -53,6 +55,7 @@ def run(
     oracle: Oracle | None = None,
     stop: Sequence[StoppingRule] = (),
     explore: float = 0.0,
+    doubts: float = 0.0,
     resume: str | Path | None = None,
     progress: bool = False,
 ) -> History:
@@ -71,12 +74,17 @@ def run(
         learner: what is learned with the labels, beside the GCN that strategies see: "advised" stacks the GCN and
             regressions on the graph, with weights chosen by left-out labels; a model is trained anew at every step,
             with the recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of nodes.
+            If labels may be wrong: "weighted" multiplies the GCN's losses by how much more probable it is that a label
+            is right than that it is wrong; "screened" is the advised learner without labels that are probably wrong.
         oracle: the function that gives labels; by default it reads ``data.y``.
         stop: rules that can end the run early; see ``reached`` and ``settled``.
         explore: the share of all labels that is drawn at random from the pool before the run. The strategy cannot
             choose these nodes and does not see their labels; they are asked for in the last step, and the last model
             learns them. ``history.explored`` names them, for ``Jury(..., chosen="actively", drawn=history.explored)``:
             if they alone vote, coverage can be claimed as for random labels.
+        doubts: the largest share of each step's answers that is spent on labels that are probably wrong: the oracle is
+            asked about these nodes again. This helps only if its answers are independent. The predictions without the
+            label and all answers settle the label, and ``error_rate`` of the history is estimated.
         resume: a JSON file for the history. After an interruption the same call continues from it.
         progress: show a bar on stderr.
 
@@ -91,6 +99,7 @@ def run(
     schedule = Schedule.of(data, initial=initial, budget=budget, step=step, count_initial=count_initial)
     split, recipe = split or paper_split(data, seed=seed), recipe or Recipe()
     schedule = with_explored(schedule, explore, stop)
+    check_real(doubts, "doubts", most=1.0)
     if schedule.last > len(split.pool):
         raise SettingError(
             f"expected at most the {len(split.pool)} labels of the pool, got a budget of {in_short(schedule.last)}; "
@@ -107,10 +116,11 @@ def run(
         "classes": fingerprint(data.y),
         "split": fingerprint(split),
         **({} if learner_name == "gcn" else {"learner": learner_name}),
+        **({"doubts": doubts} if doubts else {}),
     }
     history = History(settings)
     path = None if resume is None else Path(resume)
-    here = Run(data, split, schedule, recipe, seed, oracle or truth(data), learn)
+    here = Run(data, split, schedule, recipe, seed, oracle or truth(data), learn, doubts)
     with ExitStack() as stack:
         if path is not None:
             # the lock prevents two runs from overwriting each other's answers
@@ -144,6 +154,7 @@ class Run:
     seed: int
     oracle: Oracle
     learn: Learner
+    doubts: float = 0.0
     fitted: tuple[int, GCN, float] | None = None
 
     def advance(self, history: History, chooser: Strategy) -> History:
@@ -151,9 +162,14 @@ class Run:
         number = len(history.steps)
         before = self.model(history) if number else None
         memory = deepcopy(dict(history.memory))
-        nodes, scores, seconds = self._choose(history, chooser, before, memory)
-        answers = ask_oracle(self.oracle, nodes, int(self.data.num_classes)) if len(nodes) else torch.empty(0).long()
+        again, noise = self._doubtful(history, before)
+        nodes, scores, seconds = self._choose(history, chooser, before, memory, fewer=len(again))
+        answers = self._ask(nodes)
         known = answers >= 0
+        second = self._ask(again).tolist()
+        settled, rate = tuple[int, ...](), math.nan
+        if before is not None and noise is not None:
+            settled, rate = settle(self._given(history, before), noise, again, second)
         labels = len(history.labelled) + int(known.sum())
         blank = Step(
             labels=labels,
@@ -168,12 +184,28 @@ class Run:
             answers=tuple(answers[known].tolist()),
             skipped=tuple(nodes[~known].tolist()),
             scores=tuple(scores[known].tolist()) if number else (),
+            again=tuple(again.tolist()),
+            again_answers=tuple(second),
+            settled=settled,
+            error_rate=rate,
         )
         grown = history.with_step(blank, memory)
         return replace(grown, steps=(*history.steps, self._measured(blank, grown, before)))
 
+    def _ask(self, nodes: Tensor) -> Tensor:
+        return ask_oracle(self.oracle, nodes, int(self.data.num_classes)) if len(nodes) else torch.empty(0).long()
+
+    def _doubtful(self, history: History, model: GCN | None) -> tuple[Tensor, NoiseModel | None]:
+        """The nodes to ask about again in the next step, at least one answer less than the step has."""
+        number, sizes = len(history.steps), self.schedule.sizes
+        last = self.schedule.explored and number == len(sizes) - 1
+        if not self.doubts or model is None or last:
+            return torch.empty(0).long(), None
+        step = sizes[number] - sizes[number - 1]
+        return doubtful(self._given(history, model), min(int(self.doubts * step), step - 1))
+
     def _choose(
-        self, history: History, chooser: Strategy, model: GCN | None, memory: dict[str, Any]
+        self, history: History, chooser: Strategy, model: GCN | None, memory: dict[str, Any], *, fewer: int
     ) -> tuple[Tensor, Tensor, float]:
         number, sizes = len(history.steps), self.schedule.sizes
         if not number:
@@ -188,7 +220,7 @@ class Run:
             history.labelled,
             history.labels,
             candidates=candidates,
-            batch=min(sizes[number] - sizes[number - 1], len(candidates)),
+            batch=min(sizes[number] - sizes[number - 1] - fewer, len(candidates)),
             model=model,
             weight_decay=self.recipe.weight_decay,
             generator=_generator(self.seed, "strategy", number),
@@ -218,7 +250,7 @@ class Run:
         Its initial nodes, answers, step sizes and reason to stop must agree with this run.
         """
         sizes, steps = self.schedule.sizes, history.steps
-        asked = [sorted([*step.nodes, *step.skipped]) for step in steps]
+        asked = [sorted([*step.nodes, *step.skipped, *step.again]) for step in steps]
         step_sizes = [size - before for size, before in zip(sizes, [0, *sizes])]
         first = self._initial().sort().values.tolist() if sizes[0] else []
         fits = [len(nodes) for nodes in asked] == step_sizes[: len(asked)] and asked[:1] in ([], [first])
@@ -270,12 +302,17 @@ class Run:
 
     def _learner_results(self, history: History, model: GCN) -> dict[str, float]:
         """What the learner reaches at test and validation nodes."""
-        seen = hide_labels(self.data, history.labelled, history.labels)
-        given = LabelledGraph(seen, history.labelled, model, self.recipe, self._model_seed(history))
-        reached, y = self.learn(given), self.data.y.cpu()
+        reached, y = self.learn(self._given(history, model)), self.data.y.cpu()
         parts = {"learner_accuracy": self.split.test, "learner_val_accuracy": self.split.val}
         found = {key: accuracy(reached.classes[nodes], y[nodes]) for key, nodes in parts.items() if len(nodes)}
-        return {**found, "expected_accuracy": reached.expected, "left_out_accuracy": reached.left_out}
+        found |= {"expected_accuracy": reached.expected, "left_out_accuracy": reached.left_out}
+        return found | ({"error_rate": reached.wrong} if reached.wrong == reached.wrong else {})
+
+    def _given(self, history: History, model: GCN) -> LabelledGraph:
+        """What the learner learns from after these steps."""
+        seen = hide_labels(self.data, history.labelled, history.labels)
+        several = history.answers if any(step.again for step in history.steps) else ()
+        return LabelledGraph(seen, history.labelled, model, self.recipe, self._model_seed(history), several)
 
     def reason_to_stop(self, history: History, rules: Sequence[StoppingRule]) -> str:
         """Why the run ends here; empty if it goes on."""

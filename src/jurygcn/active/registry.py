@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from jurygcn.active import age, clusters, simple
 from jurygcn.active.design import Design
 from jurygcn.active.diffusal import diffusal
+from jurygcn.active.esp import esp
 from jurygcn.active.gain import Gain
 from jurygcn.active.grain import grain_ball, grain_nn
+from jurygcn.active.graphpart import graphpart, graphpart_far
+from jurygcn.active.lscale import lscale
+from jurygcn.active.rim import Rim
 from jurygcn.active.scene import Strategy
 from jurygcn.active.sopt import sopt
 from jurygcn.errors import SettingError
@@ -48,6 +52,13 @@ STRATEGIES: dict[str, Entry] = {
     "grain-nn": Entry(grain_nn, "it influences many nodes, far from those already chosen"),
     "grain-ball": Entry(grain_ball, "it influences many nodes whose surroundings no chosen node reaches"),
     "diffusal": Entry(diffusal, "uncertain, central under diffusion, and from a cluster with few labels"),
+    "graphpart": Entry(graphpart, "it represents a cluster without a label in its part of the graph"),
+    "graphpart-far": Entry(
+        graphpart_far, "it represents a cluster without a label in its part of the graph, far from other parts' labels"
+    ),
+    "lscale": Entry(lscale, "it represents a cluster of {score:.0f} nodes in a learned space"),
+    "rim": Entry(Rim(), "its label reliably influences {score:.0f} nodes that no label reaches yet"),
+    "esp": Entry(esp, "its label is expected to make the other predictions surest"),
     "badge": Entry(clusters.badge, "its label would change the model much, and differently from the others'"),
 }
 

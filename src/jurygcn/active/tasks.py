@@ -12,12 +12,22 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.active.labels import class_words, parse_labels, parse_origins, read_labels, read_origins
+from jurygcn.active.labels import (
+    class_words,
+    has_column,
+    parse_labels,
+    parse_origins,
+    read_labels,
+    read_origins,
+    rows_of,
+)
 from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES, find_strategy
 from jurygcn.active.scene import Scene, Strategy, hide_labels
+from jurygcn.annotators import Agreement, agreement
 from jurygcn.choices import Recipe
 from jurygcn.data.names import Names
+from jurygcn.errors import DataError
 from jurygcn.io import label_studio
 from jurygcn.io.spreadsheet import as_csv
 from jurygcn.models.training import fit_gcn
@@ -180,6 +190,25 @@ def read_answers(path: Path, data: Data) -> dict[int, int]:
             label_studio.answers_of(label_studio.read_export(path), path.name), data, path.name
         )
     return dict(zip(nodes.tolist(), labels.tolist()))
+
+
+def read_agreement(path: Path, data: Data) -> Agreement | None:
+    """What several annotators agree on, from a CSV with the columns node, annotator and label; None without annotators.
+
+    Lines without a label are skipped; an annotator that answers twice for a node is counted twice.
+    """
+    if path.suffix.lower() == ".json" or not has_column(path, "annotator"):
+        return None
+    nodes, classes, answers = Names.of_nodes(data), Names.of_classes(data), []
+    for line, row in rows_of(path):
+        if not row["label"].strip():
+            continue
+        try:
+            node = nodes.position(row["node"], row.get("name"))
+            answers.append((node, row["annotator"].strip(), classes.position(row["label"])))
+        except DataError as error:
+            raise DataError(f"{path.name}, line {line}: {error}") from None
+    return agreement(answers, int(data.num_classes)) if answers else None
 
 
 def read_answer_origins(path: Path, data: Data) -> dict[int, str]:

@@ -115,11 +115,13 @@ def add(
     """Add people's answers to the file of labels.
 
     An unknown node or class, or an answer that contradicts an earlier one, is an error; the file is then not changed.
+    A CSV with a column annotator, as the labelling page exports it, may have several answers for a node: the error rate
+    of each annotator is estimated, and the most probable class is added.
     The column chosen of the file says how each node was chosen. Answers that do not say it count as chosen actively,
     and jurygcn quantify then claims no coverage.
     """
     from jurygcn.active.labels import merged, read_origins, with_classes, write_labels
-    from jurygcn.active.tasks import read_answer_origins, read_answers
+    from jurygcn.active.tasks import read_agreement, read_answer_origins, read_answers
     from jurygcn.cli.trained_model import load_graph
 
     _check_file(labels, "--labels", ".csv")
@@ -128,7 +130,8 @@ def add(
         there = labels if labels.exists() else None
         graph = with_classes(bare, there, _listed(classes))
         known = _read_known(there, graph)
-        new = read_answers(answers, graph)
+        several = read_agreement(answers, graph)
+        new = read_answers(answers, graph) if several is None else several.decided
         everything = merged(known, new, graph, answers.name)
         origins = dict.fromkeys(new.keys() - known.keys(), "actively") | read_answer_origins(answers, graph)
         origins |= {} if there is None else dict.fromkeys(known, "") | read_origins(there, graph)
@@ -136,10 +139,12 @@ def add(
     added = len(everything) - len(known)
     if as_json:
         facts = {"command": "active add", "data": str(graph.name), "answers": len(new), "added": added}
+        facts |= {} if several is None else {"error_rates": several.error_rates, "ties": len(several.ties)}
         print_json({**facts, "labels": len(everything), "files": [str(labels)]})
         return
+    said = "" if several is None else f". {several.words}"
     Console().print(
-        shown(f"{added} new labels of {len(new)} answers; {len(everything)} in {labels}"),
+        shown(f"{added} new labels of {len(new)} answered nodes; {len(everything)} in {labels}{said}"),
         soft_wrap=True,
         highlight=False,
     )
@@ -160,7 +165,10 @@ def run_loop(
         typer.Option(
             "--learner",
             callback=given.one_of("--learner", LEARNERS),
-            help="What learns from the labels: gcn, or advised: the GCN and regressions on the graph.",
+            help=(
+                "What learns from the labels: gcn; advised: the GCN and regressions on the graph; if labels may be "
+                "wrong, weighted: the GCN with less weight on doubtful labels, or screened: advised without them."
+            ),
         ),
     ] = "gcn",
     oracle: Annotated[
@@ -178,6 +186,14 @@ def run_loop(
             "--explore",
             "Share of all labels that are drawn at random before the run, hidden from the strategy; if they alone vote "
             "(jurygcn quantify --drawn), coverage can be claimed as for random labels.",
+            most=1.0,
+        ),
+    ] = 0.0,
+    doubts: Annotated[
+        float,
+        given.real(
+            "--doubts",
+            "Largest share of each step's answers that is spent on asking again about labels that are probably wrong.",
             most=1.0,
         ),
     ] = 0.0,
@@ -223,6 +239,7 @@ def run_loop(
         oracle=answers,
         stop=rules,
         explore=explore,
+        doubts=doubts,
         resume=None if out is None else out / "history.json",
         progress=oracle != "terminal",
     )

@@ -38,7 +38,8 @@ from jurygcn.data import random_labels, synthetic
 from jurygcn.graph.propagation import Propagation
 from protocol import graph
 
-SPLITS, QUICK_SPLITS = 3, 1
+# the form of the step and of the training was chosen on seeds 0 to 2, so others are reported
+FIRST_SEED, SPLITS, QUICK_SPLITS = 3, 10, 1
 LABELS, CANDIDATES, FEATURES, HIDDEN, DECAY = 24, 12, 12, 8, 5e-3
 EPOCHS, NEAR = 1000, 1e-8
 
@@ -213,7 +214,8 @@ def gain_step(name: str) -> float:
 
 def main() -> None:
     chosen = options(__doc__)
-    results = [one_split(seed) for seed in range(QUICK_SPLITS if chosen.quick else SPLITS)]
+    count = QUICK_SPLITS if chosen.quick else SPLITS
+    results = [one_split(FIRST_SEED + k) for k in range(count)]
     rows = [
         {
             **{"learner": name, "correlation": mean(ranks[name] for ranks, _ in results)},

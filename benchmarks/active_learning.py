@@ -132,7 +132,7 @@ def plain_training(data: Data) -> float:
     return time.perf_counter() - started
 
 
-def once_per_graph(data: Data) -> dict[str, float]:
+def once_per_graph(data: Data, strategies: set[str]) -> dict[str, float]:
     """Seconds of what is computed once and then serves every step, by the strategy that needs it."""
     statistics, seconds = GraphStatistics.of(data), {}
     needs = {
@@ -146,11 +146,12 @@ def once_per_graph(data: Data) -> dict[str, float]:
         OURS: lambda: Windows(Similarities.of(data)).unlabelled,
     }
     for strategy, compute in needs.items():
-        started = time.perf_counter()
-        compute()
-        seconds[strategy] = time.perf_counter() - started
+        if strategy in strategies:
+            started = time.perf_counter()
+            compute()
+            seconds[strategy] = time.perf_counter() - started
     shared = {"age": "pagerank", "anrmab": "pagerank", FIRST: "featprop", "graphpart-far": "graphpart"}
-    return {**seconds, **{strategy: seconds[need] for strategy, need in shared.items()}}
+    return {**seconds, **{strategy: seconds[need] for strategy, need in shared.items() if need in seconds}}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ def main() -> None:
         runs = runs_of(name, strategies[name], cells)
         if not runs:
             continue
-        once = once_per_graph(graph_named(name))
+        once = once_per_graph(graph_named(name), {run["strategy"] for run in runs})
         plain[name] = plain_training(graph_named(name))
         choosing[name] = mean(one_run(name, OURS, 0)["seconds"][2:])
         here = list(summaries(name, runs, once))

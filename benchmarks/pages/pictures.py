@@ -24,7 +24,7 @@ KINDS: Mapping[str, Look] = {
     "influence": ("influence, as in the paper", GREY, "^"),
 }
 ESTIMATES: Mapping[str, Look] = {
-    "jury": ("left-out labels", BLUE, "o"),
+    "jury": ("the jury, no label spent", BLUE, "o"),
     "5-fold": ("5-fold cross-validation", GREEN, "D"),
     "30/30": ("half of the labels validate", RED, "s"),
     "training labels": ("the training labels", GREY, "^"),

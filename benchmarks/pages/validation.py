@@ -8,6 +8,7 @@ from pages.rows import Document, Row, Tables, markdown, named
 
 METHODS = {
     "jury": "**jury, no label spent**",
+    "left-out labels alone": "left-out labels alone, no label spent",
     "5-fold": "5-fold cross-validation",
     "30/30": "30 labels train, 30 validate",
     "training labels": "the training labels themselves",

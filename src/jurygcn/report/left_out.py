@@ -30,6 +30,7 @@ def left_out_content(jury: Jury) -> dict[str, Any] | None:
         "interval": list(expected.interval),
         "level": expected.level,
         "labels": expected.n,
+        "others": expected.others,
         "promised": expected.promised,
         "words": expected.words,
         "classes": {key: table[key].tolist() for key in ("labels", "right", "recall", "lower", "upper")},
@@ -56,7 +57,8 @@ def expected_tile(found: dict[str, Any] | None) -> list[dict[str, str]]:
     if found is None:
         return []
     low, high = (percent(round(end, 2)) for end in found["interval"])
-    note = f"of nodes like the labelled ones, from {found['labels']:,} left-out labels; {found['level']:.0%} interval "
-    note += f"{low} to {high}"
+    note = f"of nodes like the labelled ones, from {found['labels']:,} left-out labels"
+    note += f" and {found['others']:,} nodes without a label" if found["others"] else ""
+    note += f"; {found['level']:.0%} interval {low} to {high}"
     note += "" if found["promised"] else "; it says nothing about other nodes"
     return [{"what": "Expected accuracy", "value": percent(round(found["accuracy"], 2)), "note": note}]

@@ -69,6 +69,7 @@ def _check_left_out(found: Mapping[str, Any] | None, classes: int) -> None:
     _need(all(isinstance(text, str) for text in words), "words about left-out labels")
     shares = [found["accuracy"], *found["interval"], found["level"], found["noise"], *listed["wrong"]]
     shares += [*listed["probability"], *table["recall"], *table["lower"], *table["upper"]]
+    _need(_whole([found["labels"], found["others"]]), "numbers of labels and other nodes")
     _need(_numbers(shares, 0, 1) and _numbers([found["temperature"]], 0), "shares of left-out labels")
     _need(all(len(column) == classes for column in (*table.values(), found["confusion"])), "classes of left-out labels")
     counts = [*table["labels"], *table["right"], *(number for row in found["confusion"] for number in row)]

@@ -108,7 +108,7 @@ def test_add_makes_the_file(tmp_path):
     result = run("active", "add", "karate", "--labels", labels, "--answers", answers)
     assert result.exit_code == 0, result.output
     assert labels.read_text() == "node,label,chosen\n3,0,actively\n"
-    assert "1 new labels of 1 answers" in result.stdout
+    assert "1 new labels of 1 answered nodes" in result.stdout
 
 
 def test_a_refused_answer_leaves_the_labels_alone(tmp_path, labels):

@@ -386,8 +386,10 @@ def main() -> None:
     for part in ("accuracy", "calibration", "selection", "errors"):
         some = [row for row in summary if row["part"] == part]
         if some:
-            columns = list(some[0])[1:]
-            body = [[f"{row[c]:.3f}" if isinstance(row[c], float) else row[c] for c in columns] for row in some]
+            columns = list(dict.fromkeys(key for row in some for key in row))[1:]
+            body = [
+                [f"{row[c]:.3f}" if isinstance(row.get(c), float) else row.get(c, "") for c in columns] for row in some
+            ]
             table(part, columns, body)
     print(save("free_validation", summary, quick=chosen.quick, runs=rows))
 

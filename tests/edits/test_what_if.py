@@ -268,13 +268,17 @@ def test_a_model_at_its_minimum_may_move_far() -> None:
     assert not state.health.retrain
 
 
-def test_a_step_that_overshoots_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_sequence_a_step_that_overshoots_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     jury, _ = JURIES["gcn", "cross_entropy"]
+    start = jury.what_if(remove_edges=[edges_of(jury)[0]])
     edit = {"remove_nodes": [2]}
-    whole = jury.what_if(**edit).step
-    lengths = iter([1.0, 8.0, 2.0, 0.5])  # of the step taken, then of what remains after it, its half and its quarter
+    alone, whole = jury.what_if(**edit).step, start.then(**edit).step
+    # of the step taken, then of what remains after it, its half and its quarter
+    lengths = iter([1.0, 8.0, 2.0, 0.5])
     monkeypatch.setattr(Walk, "_length", lambda _, __: next(lengths, 1.0))
-    torch.testing.assert_close(jury.what_if(**edit).step, whole / 4)
+    torch.testing.assert_close(start.then(**edit).step, whole / 4)
+    lengths = iter([1.0, 8.0, 2.0, 0.5])
+    torch.testing.assert_close(jury.what_if(**edit).step, alone)  # the first edit is one whole step
 
 
 def edges_of(jury: Jury) -> list[tuple[int, int]]:

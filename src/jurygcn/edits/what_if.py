@@ -35,7 +35,7 @@ FAR = 0.5
 AT_MINIMUM, DRIFT = 1e-3, 2.0
 MOST_STEPS = 100
 
-# How often a step that overshoots is halved.
+# How often a step that overshoots is halved, in a sequence of edits.
 HALVINGS = 10
 
 
@@ -255,9 +255,12 @@ class Walk:
             self._take(self.next if bool(self.next.any()) else self.objectives.steps()[0])
 
     def _take(self, step: Tensor) -> None:
-        """Take a step; half of it, and so on, while the step that remains is longer than the one taken."""
+        """Take a step; after earlier edits half of it, and so on, while the step that remains is longer than it.
+
+        The first edit of a sequence is one whole step, as in ``influence_on``, which takes many edits at once.
+        """
         before, length = self.step, self._length(step)
-        for _ in range(HALVINGS + 1):
+        for _ in range(HALVINGS + 1 if self.base.first > 0 else 1):
             self.step = before + step
             self.left = self._gradient()
             self.next = -self.objectives.solve(self.left[:, None])[:, 0]

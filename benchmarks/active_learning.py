@@ -29,7 +29,7 @@ from torch_geometric.nn import GCNConv
 
 from active_design import TwoHops
 from active_graphs import MADE, graph_named
-from harness import options, save, table
+from harness import options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active.esp import LIMIT as ESP_LIMIT
 from jurygcn.active.grain import LIMIT as GRAIN_LIMIT
@@ -94,10 +94,13 @@ def one_run(dataset: str, method: str, seed: int) -> dict[str, Any]:
     return {key: [getattr(step, key) for step in history.steps] for key in KEPT}
 
 
+def wanted_on(name: str, strategies: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"dataset": name, "method": s, "seed": seed} for s in strategies for seed in range(SPLITS)]
+
+
 def runs_of(name: str, strategies: tuple[str, ...], cells: Cells) -> list[dict[str, Any]]:
     """All finished runs on one graph, of the splits that jury-design has finished."""
-    wanted = [{"dataset": name, "method": s, "seed": seed} for s in strategies for seed in range(SPLITS)]
-    rows = [{**row, "strategy": row["method"]} for row in cells.rows(wanted)]
+    rows = [{**row, "strategy": row["method"]} for row in cells.rows(wanted_on(name, strategies))]
     ours = {row["seed"] for row in rows if row["strategy"] == OURS}
     return [row for row in rows if row["seed"] in ours]
 
@@ -245,7 +248,7 @@ def show(name: str, rows: list[dict[str, Any]], plain: float, choosing: float) -
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     names = CITATION[:1] if chosen.quick else (*CITATION, *extra(*EXTRA), *MADE)
-    cells = Cells("active_learning_quick" if chosen.quick else "active_learning", stamp)
+    cells = with_published(Cells("active_learning_quick" if chosen.quick else "active_learning", stamp))
     strategies = {name: strategies_on(name, quick=chosen.quick) for name in names}
     if not chosen.finished:  # splits outside, so that an interrupted benchmark has strategies on the same splits
         for first in (True, False):
@@ -273,6 +276,8 @@ def main() -> None:
         for learner in ("gcn", "advised")
     }
     print(json.dumps(found, indent=2))
+    if not chosen.quick:
+        publish(cells, (cell for name in names for cell in wanted_on(name, strategies[name])))
     save(
         "active_learning",
         rows,

@@ -102,7 +102,7 @@ def selections(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "relative_cost": mean(row["seconds"][0] / row["seconds"][1] for row in some),
             "tied": mean(row["tied"] for row in some),
         }
-        for about, some in grouped(rows, "selection", "name")
+        for about, some in grouped([{"kind": "GCN", **row} for row in rows], "selection", "name", "kind")
         for method in some[0]["accuracy"]
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from jurygcn.experiments.cells import environment
-from jurygcn.io.files import write_text
+from jurygcn.experiments.cells import Cell, Cells, environment
+from jurygcn.io.files import replacing, write_text
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -54,6 +55,28 @@ def save(
     document = {"benchmark": name, "quick": quick, **meta, "environment": measured, "rows": list(rows)}
     write_text(path, json.dumps(document, indent=2) + "\n")
     return path
+
+
+def with_published(cells: Cells) -> Cells:
+    """The cells, with those of results/cells/NAME.jsonl.gz: more splits can be added without measuring these again."""
+    path = _published(cells)
+    if path.exists():
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            cells.add(map(json.loads, file))
+    return cells
+
+
+def publish(cells: Cells, wanted: Iterable[Cell]) -> None:
+    """Write the measured ones of these cells to results/cells/NAME.jsonl.gz."""
+    lines = [json.dumps(row, sort_keys=True) + "\n" for row in cells.measured(wanted)]
+    path = _published(cells)
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def _published(cells: Cells) -> Path:
+    return RESULTS / "cells" / f"{cells.path.stem}.jsonl.gz"
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, note: str | None = None) -> None:

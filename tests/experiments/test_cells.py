@@ -56,6 +56,18 @@ def test_a_line_cut_off_by_a_crash_is_measured_again(tmp_path: Path, kept: int):
     assert len(cells(tmp_path).rows([*WANTED, {"x": 9}])) == 5
 
 
+def test_rows_of_another_machine_are_not_measured_again(tmp_path: Path):
+    there, here = cells(tmp_path / "there"), cells(tmp_path / "here")
+    there.measure(WANTED, Counter())
+    here.measure(WANTED[:1], lambda x: {"double": -1})
+    here.add(there.measured(WANTED[:3]))
+    here.add({**row, "stamp": "2"} for row in there.measured(WANTED[3:]))  # measured with other settings
+    counter = Counter()
+    here.measure(WANTED, counter)
+    assert counter.asked == [3]
+    assert [row["double"] for row in here.rows(WANTED)] == [-1, 2, 4, 6]
+
+
 def test_other_settings_are_measured_anew_and_do_not_mix(tmp_path: Path):
     cells(tmp_path).measure(WANTED, Counter())
     other = Counter()

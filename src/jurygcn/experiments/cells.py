@@ -74,10 +74,19 @@ class Cells:
             file.write((b"\n" if cut_off else b"") + json.dumps(sealed({"row": row})).encode() + b"\n")
         self.found[self._key(row["cell"])] = row
 
+    def measured(self, cells: Iterable[Cell]) -> list[Row]:
+        """The rows of the measured cells, as :meth:`add` takes them."""
+        there = (self.found.get(self._key(cell)) for cell in cells)
+        return [row for row in there if row is not None]
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows that were measured elsewhere; what was measured here stays."""
+        for row in rows:
+            self.found.setdefault(self._key(row["cell"], row["stamp"]), row)
+
     def rows(self, cells: Iterable[Cell]) -> list[Row]:
         """The rows of the measured cells, each with its cell's entries."""
-        there = (self.found.get(self._key(cell)) for cell in cells)
-        return [{**row["cell"], **{k: v for k, v in row.items() if k != "cell"}} for row in there if row is not None]
+        return [{**row["cell"], **{k: v for k, v in row.items() if k != "cell"}} for row in self.measured(cells)]
 
 
 def environment() -> dict[str, Any]:

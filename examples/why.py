@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def main() -> None:
     """Print the influence of each edge of a doubted node, and draw it if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--picture", type=Path, help="a PNG file to write")
-    chosen = parser.parse_args([word for word in sys.argv[1:] if sys.argv[0].endswith("why.py")])
+    chosen = parser.parse_args()
 
     data = jurygcn.load_dataset("digits")
     split = paper_split(data, seed=0)

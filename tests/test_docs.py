@@ -60,6 +60,7 @@ def test_the_main_pages_show_code():
 @pytest.mark.parametrize("path", EXAMPLES, ids=short)
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out.splitlines()) >= 3
     assert list(tmp_path.iterdir()) == [], "an example leaves no files behind"

@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 
 from cases import two_block, undirected
 from jurygcn import GCN, Jury, Verdict, train
+from jurygcn.report import Report, report_on
 
 SCRIPT, IMAGE = "<script>alert(1)</script>", "<img src=x onerror=alert(2)>"
 CLASSES = ["</script><b>bold", "beta & co", "gamma"]
@@ -42,6 +43,12 @@ def judged() -> tuple[Jury, Verdict]:
     train(model, data, train_nodes, epochs=200, weight_decay=5e-3)
     jury = Jury(model, data, train_nodes, weight_decay=5e-3).fit()
     return jury, jury.verdict()
+
+
+@cache
+def reported() -> Report:
+    """What the page says of it; for tests that read it and change nothing."""
+    return report_on(*judged())
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
+from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression, reported
 
 from browsers import FLAGS, playing
 from jurygcn.report import report_on
@@ -76,7 +76,7 @@ def test_everything_is_there(visit):
 def test_left_out_labels(visit):
     """The section is there, lists the flagged labels, and their links choose nodes."""
     tab = visit()
-    found = report_on(*judged()).content["left_out"]
+    found = reported().content["left_out"]
     assert tab.locator("#left-out").is_visible()
     assert found["words"] in tab.locator("#left-out-words").inner_text()
     assert tab.locator("#left-out-charts figure").count() == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression
+from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression, reported
 
 from jurygcn.conformal.advice import MODEL
 from jurygcn.diagnostics.fidelity import Fidelity
@@ -27,7 +27,7 @@ from jurygcn.web import as_script_data
 
 def test_rows_are_the_verdict():
     jury, verdict = judged()
-    rows = report_on(jury, verdict).content["rows"]
+    rows = reported().content["rows"]
     frame = verdict.to_frame().set_index("node")
     assert rows["node"] == verdict.ranking().tolist()
     sets = verdict.label_sets(0.1)
@@ -46,7 +46,7 @@ def test_headline_and_charts_are_of_the_test_nodes():
     jury, verdict = judged()
     tested = torch.tensor([node for node in range(NODES) if node % 3 and node != 5])
     truth = jury.data.y[tested]
-    content = report_on(jury, verdict).content
+    content = reported().content
     tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
     assert tiles["Accuracy"] == f"{100 * accuracy(verdict.predicted_class[tested], truth):.1f} %".replace(".0 %", " %")
     charts = content["charts"]
@@ -68,7 +68,7 @@ def test_headline_and_charts_are_of_the_test_nodes():
     assert by_distance["nodes"][0] == int((steps == -1).sum()) == 1  # the last node stands alone
     assert by_distance["group"][0] == "not connected"
     assert sum(by_degree["nodes"]) == len(tested)
-    few = report_on(jury, verdict, test_nodes=tested[:4]).content
+    few = report_on(jury, verdict, test_nodes=tested[:4], details=0).content
     assert sum(few["charts"]["reliability"]["count"]) == 4
 
 
@@ -76,22 +76,22 @@ def test_distrust_is_the_first_sentence():
     """Nothing claimed, jurors that differ from retrained ones, doubts about their health: said before any number."""
     jury, verdict = judged()
     assert verdict.claim(0.1).kind == "target"
-    assert report_on(jury, verdict).content["caution"] == ""
+    assert reported().content["caution"] == ""
     chosen = replace(verdict, grounds=replace(verdict.grounds, against=("The labels were chosen actively.",)))
-    content = report_on(jury, chosen).content
+    content = report_on(jury, chosen, details=0).content
     assert content["caution"] == "No coverage is claimed. The labels were chosen actively."
     assert not any("No coverage" in note or "no coverage" in note for note in content["notes"])
     tiles = {tile["what"]: tile["note"] for tile in content["headline"]}
     assert "nothing is claimed" in tiles["Coverage"]
     unlike = Fidelity(0.3, (0.5, 0.1), 0.4, pd.DataFrame({"node": [0]}))
     assert (
-        report_on(jury, verdict, fidelity=unlike)
+        report_on(jury, verdict, fidelity=unlike, details=0)
         .content["caution"]
         .startswith("No coverage is claimed. Estimated jurors correlate 0.300 with retrained ones")
     )
     ill = replace(jury.health(), doubts=("The curvature is ill-conditioned.",))
     alone = jury.verdict(advice=None)
-    said = report_on(jury, alone, health=ill).content["caution"]
+    said = report_on(jury, alone, health=ill, details=0).content["caution"]
     assert said == "The jurors may be inaccurate. The curvature is ill-conditioned."
     for share, first in (
         (0.04, "The model's own jurors may be inaccurate (jurygcn doctor"),
@@ -99,16 +99,16 @@ def test_distrust_is_the_first_sentence():
     ):
         table = pd.DataFrame({"member": [MODEL, "other"], "share": [share, 1 - share], "weight": [1.0, 1.0]})
         mixed = replace(verdict, advice=replace(jury.advice(), table=table))
-        said = report_on(jury, mixed, health=ill).content["caution"]
+        said = report_on(jury, mixed, health=ill, details=0).content["caution"]
         assert said.startswith(first)
         assert ("4% of the stacked jury" in said) == (share < 0.05)
     alike = Fidelity(0.99, (0.1, 0.1), 0.0, pd.DataFrame({"node": [0]}))  # a measurement outweighs a doubt
-    assert report_on(jury, verdict, health=ill, fidelity=alike).content["caution"] == ""
+    assert report_on(jury, verdict, health=ill, fidelity=alike, details=0).content["caution"] == ""
 
 
 def test_a_report_is_short_in_words():
     jury, verdict = judged()
-    words = repr(report_on(jury, verdict, title="A title"))
+    words = repr(report_on(jury, verdict, title="A title", details=0))
     assert words == "Report('A title': 60 nodes, 13 columns; write it with report.write(path))"
 
 
@@ -210,15 +210,15 @@ def test_several_targets_are_refused():
 def test_checkup_in_words():
     jury, verdict = judged()
     health, fidelity = jury.health(), jury.fidelity(3)
-    asked = report_on(jury, verdict, health=health, fidelity=fidelity).content["checkup"]
+    asked = report_on(jury, verdict, health=health, fidelity=fidelity, details=0).content["checkup"]
     assert asked[0]["state"] == ("good" if health.well else "care")
     assert asked[0]["advice"] == list(health.advice)
     assert asked[1]["said"] == ["3 jurors were retrained for comparison.", fidelity.advice]
-    assert [part["state"] for part in report_on(jury, verdict).content["checkup"]] == ["unknown", "unknown"]
+    assert [part["state"] for part in reported().content["checkup"]] == ["unknown", "unknown"]
 
 
 def test_saving_and_loading(tmp_path: Path):
-    report = report_on(*judged())
+    report = reported()
     report.save(tmp_path / "results")
     again = Report.load(tmp_path / "results")
     assert again.to_html() == report.to_html() == Report.load(tmp_path / "results" / "report.json").to_html()
@@ -276,7 +276,7 @@ FORGED = {
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_report_that_cannot_be_is_refused(tmp_path: Path, forgery: str):
     """Forged with a digest that agrees: only the numbers themselves tell."""
-    path = report_on(*judged()).save(tmp_path)
+    path = reported().save(tmp_path)
     document = json.loads(path.read_text())
     del document["digest"]
     FORGED[forgery](document)
@@ -287,7 +287,7 @@ def test_a_report_that_cannot_be_is_refused(tmp_path: Path, forgery: str):
 
 def test_a_report_that_was_altered_is_refused(tmp_path: Path):
     """A number that can be, in a file whose digest is of another."""
-    path = report_on(*judged()).save(tmp_path)
+    path = reported().save(tmp_path)
     document = json.loads(path.read_text())
     document["details"]["p_values"][0][0] = 0.5
     path.write_text(json.dumps(document))
@@ -319,7 +319,7 @@ class Elements(HTMLParser):
 
 
 def test_the_page_holds_user_text_as_data_only():
-    page = report_on(*judged()).to_html()
+    page = reported().to_html()
     assert SCRIPT not in page
     assert IMAGE not in page
     assert "<i>graph" not in page
@@ -333,7 +333,7 @@ def test_the_page_holds_user_text_as_data_only():
 
 
 def test_the_page_points_nowhere():
-    found = Elements(report_on(*judged()).to_html())
+    found = Elements(reported().to_html())
     links = [value for _, attributes in found.tags for key, value in attributes.items() if key in ("src", "href")]
     assert sorted(links) == ["#nodes", "data:,"]
     (policy,) = [a["content"] for t, a in found.tags if t == "meta" and "http-equiv" in a]
@@ -353,15 +353,15 @@ def test_size_stays_reasonable():
     """The part that grows with the graph: bytes per node, so that 20,000 nodes stay below 6 MB."""
     jury, verdict = judged()
     page = len(report_on(jury, verdict, details=0).to_html())
-    detailed = len(report_on(jury, verdict).to_html())
+    detailed = len(reported().to_html())
     empty = len(report_on(jury, jury.verdict([0]), details=0).to_html())
     per_node, per_detail = (page - empty) / NODES, (detailed - page) / NODES
     assert empty + 20_000 * per_node + 2_000 * per_detail < 6e6
 
 
 def test_left_out_labels_on_the_page():
-    jury, verdict = judged()
-    report = report_on(jury, verdict)
+    jury, _ = judged()
+    report = reported()
     found, expected, errors = report.content["left_out"], jury.expected_accuracy(), jury.label_errors()
     assert found["accuracy"] == pytest.approx(expected.accuracy, rel=1e-3)
     assert found["confusion"] == expected.confusion.to_numpy().tolist()
@@ -374,7 +374,7 @@ def test_left_out_labels_on_the_page():
 
 @pytest.mark.parametrize("part", ["accuracy", "classes", "confusion", "suspicious", "words", "temperature"])
 def test_left_out_content_is_checked(part: str, tmp_path: Path):
-    content = json.loads(report_on(*judged()).to_json())
+    content = json.loads(reported().to_json())
     del content["digest"]
     content["left_out"][part] = {
         "accuracy": 2.0,

@@ -17,9 +17,6 @@ from jurygcn.derivatives.closed_form import ClosedForm
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS, DenseJacobian, HeldJacobian, Jacobian
 from jurygcn.graph.sparse import SparseMatrix
 
-# A sparse matrix with more than one in DENSE entries is made dense where its rows are needed.
-DENSE = 4
-
 
 class TwoLayerJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN, factored over hidden units.
@@ -130,7 +127,7 @@ class TwoLayerJacobian(HeldJacobian):
         """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T."""
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         lengths = torch.bmm(self.T.square(), scale1.T.unsqueeze(2)).squeeze(2)  # (h, n)
-        return _own_grams(lengths, self.AE, self.W2, scale2)
+        return own_blocks(lengths, self.AE, self.W2, scale2)
 
     def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
         """The same Jacobian in another precision."""
@@ -226,7 +223,7 @@ class RowSpaceJacobian(HeldJacobian):
         scale1 = scale[: F * h].view(F, h)
         T = (self.mask @ self.AX.to_scipy()).power(2)
         lengths = [torch.from_numpy(T[q * n : (q + 1) * n] @ scale1[:, q].cpu().numpy()) for q in range(h)]
-        return _own_grams(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
+        return own_blocks(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
 
     def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
         """The same Jacobian in another precision."""
@@ -267,51 +264,11 @@ def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor, other: Tens
     return first.permute(2, 0, 3, 1)
 
 
-def _own_grams(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+def own_blocks(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
     out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
     out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)
     return out
-
-
-def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
-    r"""J_i diag(scale) J_i^T for every node of a two-layer GCN, (n, C, C).
-
-    The scale must be the same for all features of a hidden unit. Nodes of equal degree are taken together, and T is
-    formed only for nodes with more neighbours than hidden units. For the others
-
-    .. math:: |T_{qi}|^2 = \sum_{vw} \hat A_{iv} \sigma'_{vq} (\hat A X)_v^T (\hat A X)_w \sigma'_{wq} \hat A_{iw}
-    """
-    AX, AE, W2 = form.AE[1], form.AE[-1], form.W[-1]
-    scale1 = scale[: form.W[1].numel()].view(form.W[1].shape)
-    assert isinstance(AE, Tensor)
-    hop, slope = form.hop(2).to_scipy(), form.slope[1]
-    if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= max(
-        TEMPORARY_NUMBERS, DENSE * len(AX.csr.values())
-    ):
-        AX = AX.to_dense()
-    neighbours, weights = torch.from_numpy(hop.indices).long().to(AE.device), torch.from_numpy(hop.data).to(AE)
-    degrees, starts = torch.from_numpy(np.diff(hop.indptr)).long(), torch.from_numpy(hop.indptr[:-1]).long()
-    lengths = torch.zeros(len(AE), slope.shape[1], dtype=scale.dtype, device=scale.device)
-    for degree in degrees[degrees > 0].unique().tolist():
-        alike = (degrees == degree).nonzero().squeeze(1)
-        for some in alike.split(max(1, TEMPORARY_NUMBERS // (degree * (degree + AX.shape[1])))):
-            entries = starts[some, None] + torch.arange(degree)  # (b, d)
-            near, edges = neighbours[entries], weights[entries]
-            masked = edges.unsqueeze(2) * slope[near]  # (b, d, h)
-            seen = AX[near] if isinstance(AX, Tensor) else _dense_rows(AX, near)
-            if degree > slope.shape[1]:
-                found = (masked.mT @ seen).square().sum(dim=2)
-            else:
-                found = ((seen @ seen.mT @ masked) * masked).sum(dim=1)
-            lengths[some] = found.to(lengths)
-    return _own_grams((lengths * scale1[0]).T, AE.to(scale), W2.to(scale), scale[scale1.numel() :].view(W2.shape))
-
-
-def _dense_rows(matrix: SparseMatrix, rows: Tensor) -> Tensor:
-    """Some rows of a sparse matrix, (...) -> (..., columns)."""
-    found = torch.from_numpy(matrix.to_scipy()[rows.flatten().cpu().numpy()].toarray())
-    return found.view(*rows.shape, -1).to(matrix.device)
 
 
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:

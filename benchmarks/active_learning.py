@@ -81,8 +81,10 @@ def strategies_on(name: str, *, quick: bool) -> tuple[str, ...]:
 
 
 def stamp(cell: dict[str, Any]) -> str:
-    design = repr(active.Design()) if cell["method"] in (OURS, FIRST) else ""
-    design += f" {SHORT}" if cell["method"] == OURS else ""
+    usual = active.Design()
+    window = f" {SHORT}, seen {usual.seen}" if cell["method"] == OURS else ""
+    numbers = f"Design(directions={usual.directions}, trust={usual.trust}, evidence={usual.evidence})"
+    design = numbers + window if cell["method"] in (OURS, FIRST) else ""
     design += f" {active.Rim()!r}, shares of what others receive" if cell["method"] == "rim" else ""
     return f"2 {recipe_of(cell['dataset'])} {design}"
 
@@ -153,7 +155,7 @@ def once_per_graph(data: Data) -> dict[str, Callable[[], object]]:
         **dict.fromkeys(("graphpart", "graphpart-far"), lambda: parts_of(statistics, data, int(data.num_classes))),
         "lscale": lambda: infomax(data),
         "rim": lambda: similarities(statistics, data, np.arange(1)),
-        OURS: lambda: Windows(Similarities.of(data)).unlabelled,
+        OURS: lambda: Windows(Similarities.of(data)),
     }
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +85,14 @@ class GGNFactor:
         """U diag(w) U'^T with other rows: (P,) -> (nK, mK); None if the Jacobians have no short way."""
         gram = self.jacobian.cross(other.jacobian, inverse_diagonal)
         return None if gram is None else self._between(gram, other)
+
+    def group_grams(self, inverse_diagonal: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """U_g diag(w) U_g^T for groups g of nodes: (P,) -> (gK, gK) each."""
+        found = []
+        for group, gram in zip(groups, self.jacobian.group_grams(inverse_diagonal, groups), strict=True):
+            rows = GGNFactor(self.jacobian, self.root[group], self.count or len(self.root))
+            found.append(rows._between(gram, rows))
+        return found
 
     def _between(self, gram: Tensor, other: GGNFactor) -> Tensor:
         """Products of rows of Jacobians to those of U: (n, C, m, C) -> (nK, mK)."""

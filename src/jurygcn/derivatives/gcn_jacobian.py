@@ -5,6 +5,7 @@ The first layer of a two-layer GCN factorises over hidden units, so its cost doe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -186,6 +187,27 @@ class RowSpaceJacobian(HeldJacobian):
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """J_i^T a_i for every node."""
         return self.expanded.pull_each(cotangents)
+
+    def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
+        """The sum of J_i^T a_i over each group: rows of M are weighted and summed before the product with AX."""
+        (n, h), C = self.AE.shape, self.W2.shape[1]
+        entries = np.diff(self.mask.indptr)
+        weight = (cotangents @ self.W2.T).T.cpu().numpy().ravel()  # (h n,)
+        rows = (group.cpu().numpy() * h + np.arange(h)[:, None]).ravel()  # group * h + q
+        values = self.mask.data * np.repeat(weight, entries)
+        shape = (count * h, self.mask.shape[1])
+        summed = sp.csr_matrix((values, (np.repeat(rows, entries), self.mask.indices)), shape=shape)
+        first = summed @ (self.AX.to_scipy() if isinstance(self.AX, SparseMatrix) else self.AX.cpu().numpy())
+        first = torch.from_numpy(first.toarray() if sp.issparse(first) else first).view(count, h, -1)
+        pairs = (self.AE.unsqueeze(2) * cotangents.unsqueeze(1)).view(n, h * C)
+        second = pairs.new_zeros(count, h * C).index_add_(0, group, pairs)
+        return torch.cat([first.to(pairs).permute(2, 1, 0).flatten(0, 1), second.T])
+
+    def group_grams(self, scale: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """J_g diag(scale) J_g^T, from T if it is not too large."""
+        if self.shape[0] * self.shape[2] <= TEMPORARY_NUMBERS:
+            return self.expanded.group_grams(scale, groups)
+        return super().group_grams(scale, groups)
 
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T, from the R x R products of the reached rows."""

@@ -5,6 +5,7 @@ The Gauss-Newton matrix and the jurors use J only through the products of :class
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -34,6 +35,9 @@ class Jacobian(Protocol):
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """Row i is J_i^T a_i: (n, C) -> (n, P)."""
 
+    def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
+        """The sum of J_i^T a_i over each of ``count`` groups of nodes: (n, C), (n,) -> (P, count)."""
+
     def normal(self, root: Tensor, block: Tensor) -> Tensor:
         """Sum over nodes of J_i^T L_i L_i^T J_i V: (n, C, K), (P, k) -> (P, k)."""
 
@@ -42,6 +46,9 @@ class Jacobian(Protocol):
 
     def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
         """J diag(scale) J'^T with another Jacobian: (P,) -> (n, C, m, C); None if this form has no short way."""
+
+    def group_grams(self, scale: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """J_g diag(scale) J_g^T for groups g of nodes: (P,) -> (g, C, g, C) each."""
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum over nodes of J_i^T L_i L_i^T J_i: (n, C, K) -> (P, P)."""
@@ -59,17 +66,39 @@ class Jacobian(Protocol):
         """The Jacobian of some of the nodes."""
 
 
-class HeldJacobian:
+class Grouped:
+    """Products with groups of nodes, for a Jacobian that has no shorter way."""
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        raise NotImplementedError
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """J diag(scale) J^T."""
+        raise NotImplementedError
+
+    def subset(self, terms: Tensor) -> Jacobian:
+        """The Jacobian of some of the nodes."""
+        raise NotImplementedError
+
+    def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
+        """The sum of J_i^T a_i over each group, one column each."""
+        wide = cotangents.new_zeros(*cotangents.shape, count)
+        wide[torch.arange(len(group)), :, group] = cotangents
+        return self.pull(wide)
+
+    def group_grams(self, scale: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """J_g diag(scale) J_g^T, group by group."""
+        return [self.subset(torch.arange(group.start, group.stop)).gram(scale) for group in groups]
+
+
+class HeldJacobian(Grouped):
     """The common part of Jacobians that are held in memory."""
 
     streamed = False
 
     def push(self, block: Tensor) -> Tensor:
         """J V."""
-        raise NotImplementedError
-
-    def pull(self, block: Tensor) -> Tensor:
-        """J^T A."""
         raise NotImplementedError
 
     def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:  # noqa: ARG002

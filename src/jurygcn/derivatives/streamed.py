@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
-from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
+from jurygcn.derivatives.jacobian import DenseJacobian, Grouped, Jacobian
 from jurygcn.derivatives.lifted import LiftedJacobian, work_dtype
 
 
@@ -31,7 +31,7 @@ class Batches:
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedJacobian:
+class StreamedJacobian(Grouped):
     """The Jacobian of some of the nodes of all batches.
 
     Attributes:

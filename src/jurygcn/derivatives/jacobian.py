@@ -44,11 +44,14 @@ class Jacobian(Protocol):
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
 
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
-        """J diag(scale) J'^T with another Jacobian: (P,) -> (n, C, m, C); None if this form has no short way."""
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
+        """L^T J diag(scale) J'^T L' with another Jacobian: (P,), (n, C, K), (m, C, K) -> (nK, mK).
 
-    def group_grams(self, scale: Tensor, groups: Sequence[slice]) -> list[Tensor]:
-        """J_g diag(scale) J_g^T for groups g of nodes: (P,) -> (g, C, g, C) each."""
+        None if this form has no short way.
+        """
+
+    def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """L_g^T J_g diag(scale) J_g^T L_g for groups g of nodes: (P,), (n, C, K) -> (gK, gK) each."""
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum over nodes of J_i^T L_i L_i^T J_i: (n, C, K) -> (P, P)."""
@@ -73,23 +76,29 @@ class Grouped:
         """J^T A."""
         raise NotImplementedError
 
-    def gram(self, scale: Tensor) -> Tensor:
-        """J diag(scale) J^T."""
-        raise NotImplementedError
-
-    def subset(self, terms: Tensor) -> Jacobian:
-        """The Jacobian of some of the nodes."""
-        raise NotImplementedError
-
     def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
         """The sum of J_i^T a_i over each group, one column each."""
         wide = cotangents.new_zeros(*cotangents.shape, count)
         wide[torch.arange(len(group)), :, group] = cotangents
         return self.pull(wide)
 
-    def group_grams(self, scale: Tensor, groups: Sequence[slice]) -> list[Tensor]:
-        """J_g diag(scale) J_g^T, group by group."""
-        return [self.subset(torch.arange(group.start, group.stop)).gram(scale) for group in groups]
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:  # noqa: ARG002
+        """No short way."""
+        return None
+
+    def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """Where there is a short way, group by group."""
+        found = []
+        for group in groups:
+            part = self.subset(torch.arange(group.start, group.stop))
+            gram = part.cross(scale, root[group], part, root[group])
+            assert gram is not None
+            found.append(gram)
+        return found
+
+    def subset(self, terms: Tensor) -> Jacobian:
+        """The Jacobian of some of the nodes."""
+        raise NotImplementedError
 
 
 class HeldJacobian(Grouped):
@@ -100,10 +109,6 @@ class HeldJacobian(Grouped):
     def push(self, block: Tensor) -> Tensor:
         """J V."""
         raise NotImplementedError
-
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:  # noqa: ARG002
-        """No short way."""
-        return None
 
     def normal(self, root: Tensor, block: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i V, for some columns at a time to bound memory."""
@@ -145,13 +150,12 @@ class DenseJacobian(HeldJacobian):
             out.addmm_(part * scale[some].to(part), part.T)
         return out.view(n, C, n, C).to(scale.dtype)
 
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
-        """J diag(scale) J'^T of dense rows."""
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
+        """L^T J diag(scale) J'^T L' of dense rows."""
         if not isinstance(other, DenseJacobian):
             return None
-        (n, C, _), m = self.shape, other.shape[0]
-        product = (self.rows.to(scale.dtype).flatten(0, 1) * scale) @ other.rows.to(scale.dtype).flatten(0, 1).T
-        return product.view(n, C, m, C)
+        left, right = (r.mT @ J.rows.to(scale.dtype) for J, r in ((self, root), (other, other_root)))
+        return (left.flatten(0, 1) * scale) @ right.flatten(0, 1).T
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.curvature import GGN, GGNFactor
-from jurygcn.engine import Engine
 from jurygcn.edits.replaced import short_way
+from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
 from jurygcn.linalg import Prepared, Solver, choose
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Edits that are solved at once. Where products of rows have no short way, products with others' columns are wasted, and
 # more edits are not faster. The same holds for predictions of many edits.
-TOGETHER, FEW = 64, 8
+TOGETHER, FEW = 32, 8
 MOST = 3_000  # edits of one question; the nearest are taken
 
 Item = TypeVar("Item")

@@ -90,9 +90,7 @@ class Replaced:
         none = [slice(0, 0)] * self.edits
         old = none if self.old is None else self.old.parts(self.edits)
         new = none if self.new is None else self.new.parts(self.edits)
-        return [
-            (kept[a.start * K : a.stop * K], slice(b.start * K, b.stop * K)) for a, b in zip(old, new, strict=True)
-        ]
+        return [(kept[a.start * K : a.stop * K], slice(b.start * K, b.stop * K)) for a, b in zip(old, new, strict=True)]
 
     @cached_property
     def systems(self) -> list[Tensor]:
@@ -158,5 +156,5 @@ def short_way(curvature: GGN, prepared: Prepared) -> bool:
     """Whether rows are inverted by the solver, and products of rows of two Jacobians are cheap."""
     if not prepared.inverts_rows or not bool((curvature.diagonal > 0).all()):
         return False
-    one = curvature.factor.jacobian.subset(torch.zeros(1, dtype=torch.long))
+    one = curvature.factor.subset(torch.zeros(1, dtype=torch.long))
     return one.cross(one, curvature.diagonal.reciprocal()) is not None

@@ -154,7 +154,7 @@ class Objectives:
 
     def _labels(self, edit: Tensor, nodes: Tensor) -> Tensor:
         """The labels of nodes, each after its edit."""
-        labels = self.base.engine.data.y[nodes]
+        labels: Tensor = self.base.engine.data.y[nodes]
         for k, changed in enumerate(self.edits):
             for node, label in zip(changed.relabelled, changed.labels, strict=True):
                 labels[(edit == k) & (nodes == node)] = label.to(labels)

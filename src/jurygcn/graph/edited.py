@@ -67,7 +67,7 @@ class _Named:
         return near, torch.repeat_interleave(torch.arange(len(found), device=near.device), steps)[order]
 
     def of(self, edit: Tensor, nodes: Tensor, depth: int) -> Tensor:
-        """The names of nodes whose values after ``hops - depth`` layers are needed: those of the edit if they differ."""
+        """The names of nodes whose values after ``hops - depth`` layers are needed: the edit's own if these differ."""
         names = edit * self.width + nodes
         if not len(self.near):
             return self.changes.count * self.width + nodes
@@ -136,9 +136,7 @@ def edited_graph(
     kinds.append(edges)
     rows = torch.cat([seen, torch.tensor([stand_in], device=seen.device)]).unique()
     ends = torch.stack([torch.cat(senders), torch.cat(receivers)])
-    graph = Data(
-        x=named.features(data.x, rows), edge_index=torch.searchsorted(rows, ends), num_nodes=len(rows)
-    )
+    graph = Data(x=named.features(data.x, rows), edge_index=torch.searchsorted(rows, ends), num_nodes=len(rows))
     for key in EDGE_VALUES:
         if getattr(data, key, None) is not None:
             value = data[key]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
+import hetero_models
 import jurygcn
 from jurygcn import GCN, Jury, LeaveOut, Recipe, candidates, selection, train
 from jurygcn.data import synthetic
@@ -130,6 +132,54 @@ def test_folds_of_any_model() -> None:
     found = select({"wrapped": wrapped, "recipe": RECIPES[1]}, data, NODES).table.set_index("candidate")
     for measure in selection.RANKED_BY:
         assert found.loc["wrapped", measure] == pytest.approx(found.loc["recipe", measure], rel=1e-5)
+
+
+def test_folds_of_heterogeneous_graphs() -> None:
+    """A function of a HeteroData sees the mask of its node type without the fold; losses against a loop by hand."""
+    data, nodes = hetero_models.library(), hetero_models.NODES
+    mask = torch.zeros(hetero_models.PAPERS, dtype=torch.bool).index_fill(0, nodes, True)
+    data["paper"].train_mask = mask
+
+    def trained(given: HeteroData, at: Tensor) -> nn.Module:
+        assert given["paper"].train_mask.nonzero().squeeze(1).tolist() == at.tolist()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = hetero_models.HGT(given).double()
+            model(given.x_dict, given.edge_index_dict)  # lazy layers
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=0.03)
+        for _ in range(10):
+            optimizer.zero_grad()
+            z = model(given.x_dict, given.edge_index_dict)
+            z = z["paper"] if isinstance(z, dict) else z
+            nn.functional.cross_entropy(z[at], given["paper"].y[at]).backward()
+            optimizer.step()
+        return model
+
+    run, n = {"it": trained}, len(nodes)
+    found = candidates.predictions_in_folds(run, data, nodes, folds=3, seed=0)["it"]
+    assert data["paper"].train_mask is mask
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist()
+    for k in range(3):
+        out = order[k::3]
+        seen = data.clone()
+        rest = nodes[[place for place in range(n) if place not in out]]
+        seen["paper"].train_mask = torch.zeros_like(mask).index_fill(0, rest, True)
+        with torch.no_grad():
+            z = trained_eval(trained, seen, rest)
+        for place in out:
+            torch.testing.assert_close(found[place], torch.softmax(z[nodes[place]], dim=0))
+    chosen = select(run, data, folds=3)
+    assert chosen.table["log_loss"].iloc[0] == pytest.approx(
+        float(-found.gather(1, data["paper"].y[nodes][:, None]).log().mean())
+    )
+
+
+def trained_eval(trained: Callable[..., nn.Module], data: HeteroData, nodes: Tensor) -> Tensor:
+    """Logits of the papers by a model that is trained on these nodes."""
+    with torch.enable_grad():
+        model = trained(data, nodes).eval()
+    z = model(data.x_dict, data.edge_index_dict)
+    return z["paper"] if isinstance(z, dict) else z
 
 
 def test_folds_where_models_can_be_trained() -> None:

@@ -190,10 +190,12 @@ class RowSpaceJacobian(HeldJacobian):
         """J^T A."""
         k, h = block.shape[2], self.W2.shape[0]
         hidden = torch.einsum("qc,ick->qik", self.W2, block).reshape(-1, k)
-        spread = (self._blocks.T @ hidden).view(h, -1, k).transpose(0, 1)  # (R, h, k)
-        first = self.AX.T @ spread.reshape(spread.shape[0], -1)
-        second = torch.einsum("iq,ick->qck", self.AE, block)
-        return torch.cat([first.view(-1, k), second.flatten(0, 1)])
+        spread = (self._blocks.T @ hidden).view(h, -1, k).permute(1, 2, 0)  # (R, k, h)
+        first = (self.AX.T @ spread.reshape(len(spread), -1)).view(-1, k, h)
+        value = block.new_empty(k, self.shape[2])  # columns in one piece, as the steps of jurors are
+        value[:, : first.shape[0] * h].view(k, -1, h).copy_(first.transpose(0, 1))
+        value[:, first.shape[0] * h :] = torch.einsum("iq,ick->kqc", self.AE, block).flatten(1)
+        return value.T
 
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """J_i^T a_i for every node."""

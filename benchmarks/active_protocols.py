@@ -185,9 +185,8 @@ def reached(said: Tensor, data: Data, split: Split) -> dict[str, float]:
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     names, seeds = (CITATION[:1], QUICK_SEEDS) if chosen.quick else (CITATION, SEEDS)
-    cells = with_published(
-        Cells("active_protocols_quick" if chosen.quick else "active_protocols", lambda cell: stamp(cell["method"]))
-    )
+    name = "active_protocols_quick" if chosen.quick else "active_protocols"
+    cells = with_published(Cells(name, lambda cell: stamp(cell["method"])))
     kinds = [(p, name, s) for p in STRATEGIES for name in names for s in STRATEGIES[p]]
     if not chosen.finished:
         for first in ("jury-design", "rim", "random"):  # so that an interruption costs the last one's splits

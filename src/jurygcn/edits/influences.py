@@ -28,7 +28,9 @@ from jurygcn.graph.reach import reached_by
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-TOGETHER = 8  # edits that are solved at once; products with others' columns are wasted, so more are not faster
+# Edits that are solved at once. Where products of rows have no short way, products with others' columns are wasted, and
+# more edits are not faster. The same holds for predictions of many edits.
+TOGETHER, FEW = 32, 8
 MOST = 3_000  # edits of one question; the nearest are taken
 
 Item = TypeVar("Item")
@@ -89,19 +91,30 @@ def effects_on(base: Base, edits: Sequence[Edit], nodes: Sequence[int], *, retra
         return Effects(nothing, nothing, nothing)
     before = predictions(engine, engine.theta[None], known)[place, :, 0]
 
-    def some(numbered: Sequence[tuple[Edit, int]]) -> tuple[Tensor, Tensor]:
+    def some(numbered: Sequence[tuple[Edit, int]]) -> list[tuple[Tensor, Tensor]]:
+        moves = steps_of(base, [edit for edit, _ in numbered]) if retrain else None
+        parts = [slice(k, k + FEW) for k in range(0, len(numbered), FEW)]
+        return [seen(numbered[part], None if moves is None else moves[part]) for part in parts]
+
+    def seen(numbered: Sequence[tuple[Edit, int]], moves: Tensor | None) -> tuple[Tensor, Tensor]:
         part, asked = [edit for edit, _ in numbered], [node for _, node in numbered]
         own = torch.arange(len(part))
         graph, centres = edited_parts(base, part, own, torch.tensor(asked))
         there = engine.elsewhere(graph, centres, engine.targets[:1].expand(len(part), *engine.targets.shape[1:]))
         thetas = engine.theta[None]
-        if retrain:
-            thetas = torch.cat([thetas, engine.theta + Objectives(base, part).steps()])
+        if moves is not None:
+            thetas = torch.cat([thetas, engine.theta + moves])
         found = predictions(there, thetas, centres)  # (b, C, 1 + b)
-        return found[:, :, 0], found[own, :, own + 1 if retrain else 0]
+        return found[:, :, 0], found[own, :, 0 if moves is None else own + 1]
 
-    parts = in_batches(list(zip(edits, nodes, strict=True)), some)
+    parts = [part for found in in_batches(list(zip(edits, nodes, strict=True)), some) for part in found]
     return Effects(before, torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts]))
+
+
+def steps_of(base: Base, edits: Sequence[Edit]) -> Tensor:
+    """The change of the parameters for each edit alone, (b, P)."""
+    together = TOGETHER if base.short_way else FEW
+    return torch.cat(in_batches(edits, lambda part: Objectives(base, part).steps(), together=together))
 
 
 def in_batches(

@@ -243,12 +243,11 @@ class Walk:
     def __init__(self, base: Base, edit: Edit, graph: Data, nodes: Tensor, steps: int) -> None:
         self.base, self.graph, self.nodes = base, graph, nodes
         self.objectives = Objectives(base, [edit])
-        pairs = (*self.objectives.old_pairs, *self.objectives.new_pairs)
         self.still = edit.empty and not bool(base.carried.any())
-        self.affected = max(len(self.objectives.old_pairs), len(self.objectives.new_pairs))
+        self.affected = self.objectives.affected
         self.step = self.start = torch.zeros_like(base.engine.theta)
         self.left, self.next = torch.zeros_like(self.step), torch.zeros_like(self.step)
-        if not pairs and not bool(base.carried.any()):
+        if not self.affected and not bool(base.carried.any()):
             return
         self.left = self.start = self.objectives.gradient()[:, 0]
         for _ in range(steps):

@@ -63,7 +63,6 @@ VALIDATED = (
     active.Recipe(hidden=128, epochs=300, lr=0.05, dropout=0.85),
 )
 PATIENCE = 50
-STAMP = f"2 {active.Design()!r}"
 RIM_TRAINING = active.Recipe(hidden=128, epochs=400, lr=0.05, dropout=0.85)  # the authors'
 
 
@@ -88,6 +87,11 @@ def wrong_at(data: Data, seed: int) -> Callable[[Tensor], Tensor]:
     other = torch.from_numpy(rng.integers(1, classes, size=int(data.num_nodes)))
     answers = torch.where(flipped, (data.y.clamp_min(0) + other) % classes, data.y)
     return lambda nodes: answers[nodes]
+
+
+def stamp(method: str) -> str:
+    """The settings of a run."""
+    return f"2 {active.Design()!r}" if method == "jury-design" else "2"
 
 
 def sizes_of(protocol: str, name: str) -> list[int]:
@@ -181,7 +185,8 @@ def reached(said: Tensor, data: Data, split: Split) -> dict[str, float]:
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     names, seeds = (CITATION[:1], QUICK_SEEDS) if chosen.quick else (CITATION, SEEDS)
-    cells = with_published(Cells("active_protocols_quick" if chosen.quick else "active_protocols", lambda _: STAMP))
+    name = "active_protocols_quick" if chosen.quick else "active_protocols"
+    cells = with_published(Cells(name, lambda cell: stamp(cell["method"])))
     kinds = [(p, name, s) for p in STRATEGIES for name in names for s in STRATEGIES[p]]
     if not chosen.finished:
         for first in ("jury-design", "rim", "random"):  # so that an interruption costs the last one's splits
@@ -202,12 +207,12 @@ def main() -> None:
                         **{"protocol": protocol, "dataset": name, "strategy": strategy, "learner": learner},
                         **{"labels": labels, "seeds": len(values), "mean": mean(values), "sd": pstdev(values)},
                         "published": DIFFUSAL[name][labels] if protocol == "diffusal" else RIM[name],
-                        "stamp": STAMP,
+                        "stamp": stamp(strategy),
                     }
                 )
     if not chosen.quick:
         publish(cells, everything)
-        before = [row for row in earlier("active_protocols").get("rows", []) if row["stamp"] == STAMP]
+        before = [row for row in earlier("active_protocols").get("rows", []) if row["stamp"] == stamp(row["strategy"])]
         rows = longest(rows, before, "protocol", "dataset", "strategy", "learner", "labels", by="seeds")
         order = {kind: position for position, kind in enumerate(kinds)}
         rows.sort(key=lambda row: (order[row["protocol"], row["dataset"], row["strategy"]], row["labels"]))

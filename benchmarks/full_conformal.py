@@ -281,8 +281,8 @@ def main() -> None:
             sets_of,
             [
                 {"name": n, "seed": s, "labels": 60}
-                for s in range(2 if quick else 100)
                 for n in GRAPHS[: 1 if quick else 9]
+                for s in range(2 if quick else 100)
             ],
         ),
         "classes": (
@@ -400,9 +400,13 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("cost", found)
         ],
     )
-    measured, path = {row["part"] for row in summary}, RESULTS / "full_conformal.json"
+
+    def about(row: dict[str, Any]) -> tuple[str, str | None]:
+        return row["part"], row.get("dataset")
+
+    measured, path = {about(row) for row in summary}, RESULTS / "full_conformal.json"
     before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() and not quick else []
-    save("full_conformal", [*summary, *(row for row in before if row["part"] not in measured)], quick=quick)
+    save("full_conformal", [*summary, *(row for row in before if about(row) not in measured)], quick=quick)
 
 
 if __name__ == "__main__":

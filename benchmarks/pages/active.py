@@ -103,6 +103,19 @@ def seconds(document: Document) -> str:
     return markdown(["strategy", *map(named, by_graph)], body)
 
 
+def windows(document: Document) -> str:
+    """What a fixed share of the window brings on other graphs."""
+    body = []
+    for row in document["rows"]:
+        cells = []
+        for learner in ("gcn", "advised"):
+            found = row[learner]
+            error = "" if found["error"] is None else f" ± {found['error']:.1f}"
+            cells += ["" if found["difference"] is None else f"{found['difference']:+.1f}{error}", str(found["splits"])]
+        body.append([named(row["dataset"]), row["variant"], *cells])
+    return markdown(["graph", "window", "GCN", "splits", "advised", "splits"], body)
+
+
 def ablation(document: Document) -> str:
     """What each part of jury-design brings."""
     rows = document["rows"]

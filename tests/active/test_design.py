@@ -182,8 +182,9 @@ def test_labels_choose_the_window(separation, homophily, hops):
 def test_a_graph_of_one_kind_of_view_keeps_its_window():
     """Without features no view is what the model sees, so the walks share the window as they did."""
     data = synthetic(num_nodes=100, num_edges=400, num_features=4, num_classes=2)
-    usual = {view: share for view, share in Windows.of(scene_on(data, [], candidates=[1])).shares.items() if view.kind == WALKS}
-    assert Design().shares(scene_on(data, [], candidates=[1]), usual) == usual
+    scene = scene_on(data, [], candidates=[1])
+    usual = {view: share for view, share in Windows.of(scene).shares.items() if view.kind == WALKS}
+    assert Design().shares(scene, usual) == usual
 
 
 def test_views_that_distinguish_nothing_leave_a_choice():

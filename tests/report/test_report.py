@@ -106,6 +106,18 @@ def test_distrust_is_the_first_sentence():
     assert report_on(jury, verdict, health=ill, fidelity=alike, details=0).content["caution"] == ""
 
 
+def test_sets_without_the_prediction_are_explained():
+    """An empty set lacks the prediction because no label fits, not because another class is preferred."""
+    _, verdict = judged()
+    sets, rows = verdict.label_sets(0.1), torch.arange(len(verdict))
+    empty = int((sets.sum(dim=1) == 0).sum())
+    others = int((~sets[rows, verdict.predicted_class]).sum()) - empty
+    notes = " ".join(reported().content["notes"])
+    assert (f"{empty:,} sets are empty: no label fits." in notes) == (empty > 0)
+    assert ("lack the model's own prediction" in notes) == (others > 0)
+    assert empty + others > 0
+
+
 def test_a_report_is_short_in_words():
     jury, verdict = judged()
     words = repr(report_on(jury, verdict, title="A title", details=0))

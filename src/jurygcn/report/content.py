@@ -248,8 +248,12 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")
     if found.classify:
-        lacking = len(verdict) - int(verdict.label_sets(found.alpha).gather(1, verdict.predicted_class[:, None]).sum())
-        if lacking:
+        sets = verdict.label_sets(found.alpha)
+        lacking = len(verdict) - int(sets.gather(1, verdict.predicted_class[:, None]).sum())
+        empty = int((sets.sum(dim=1) == 0).sum())
+        if empty:
+            said.append(f"{empty:,} sets are empty: no label fits.")
+        if lacking > empty:
             why = (
                 "the stacked jury prefers another class"
                 if verdict.advice is not None
@@ -257,7 +261,8 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
                 if verdict.diffusion
                 else "left-out labels nearly all have a higher probability"
             )
-            said.append(f"{lacking:,} sets lack the model's own prediction (marked !), because {why}.")
+            which = f"{lacking - empty:,} other sets" if empty else f"{lacking:,} sets"
+            said.append(f"{which} lack the model's own prediction (marked !), because {why}.")
     if rows < len(verdict):
         said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):

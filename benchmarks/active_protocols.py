@@ -11,7 +11,8 @@ oracle's accuracy and tests at the best of 500 clean validation labels. "weighte
 are wrong from the labels alone. "by validation" has the same 500 clean validation labels, and these two learners and
 weighted losses as further candidates. The strategy "rim" is RIM as implemented here, with its known accuracy; its
 column "by validation" is RIM's own training: its weights of labels, the epoch of the best validation accuracy. RIM's
-numbers are its GCN's. Interrupted runs go on where they stopped.
+numbers are its GCN's. Interrupted runs go on where they stopped. A row of an earlier publication stays where it has
+more seeds of the same settings.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
-from harness import options, save, table
+from harness import earlier, longest, options, publish, save, table, with_published
 from jurygcn import GCN, active
 from jurygcn.active.learners import (
     LabelledGraph,
@@ -86,6 +87,11 @@ def wrong_at(data: Data, seed: int) -> Callable[[Tensor], Tensor]:
     other = torch.from_numpy(rng.integers(1, classes, size=int(data.num_nodes)))
     answers = torch.where(flipped, (data.y.clamp_min(0) + other) % classes, data.y)
     return lambda nodes: answers[nodes]
+
+
+def stamp(method: str) -> str:
+    """The settings of a run."""
+    return f"2 {active.Design()!r}" if method == "jury-design" else "2"
 
 
 def sizes_of(protocol: str, name: str) -> list[int]:
@@ -179,16 +185,19 @@ def reached(said: Tensor, data: Data, split: Split) -> dict[str, float]:
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     names, seeds = (CITATION[:1], QUICK_SEEDS) if chosen.quick else (CITATION, SEEDS)
-    cells = Cells("active_protocols_quick" if chosen.quick else "active_protocols", lambda _: f"2 {active.Design()!r}")
+    name = "active_protocols_quick" if chosen.quick else "active_protocols"
+    cells = with_published(Cells(name, lambda cell: stamp(cell["method"])))
     kinds = [(p, name, s) for p in STRATEGIES for name in names for s in STRATEGIES[p]]
     if not chosen.finished:
         for first in ("jury-design", "rim", "random"):  # so that an interruption costs the last one's splits
             for seed in seeds:
                 some = [(p, name, s) for p, name, s in kinds if s == first]
                 cells.measure([{"protocol": p, "dataset": d, "method": s, "seed": seed} for p, d, s in some], one_run)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    everything: list[dict[str, Any]] = []
     for protocol, name, strategy in kinds:
         wanted = [{"protocol": protocol, "dataset": name, "method": strategy, "seed": seed} for seed in seeds]
+        everything += wanted
         runs = cells.rows(wanted)
         for labels in sizes_of(protocol, name) if runs else ():
             for learner in LEARNERS[protocol]:
@@ -198,8 +207,15 @@ def main() -> None:
                         **{"protocol": protocol, "dataset": name, "strategy": strategy, "learner": learner},
                         **{"labels": labels, "seeds": len(values), "mean": mean(values), "sd": pstdev(values)},
                         "published": DIFFUSAL[name][labels] if protocol == "diffusal" else RIM[name],
+                        "stamp": stamp(strategy),
                     }
                 )
+    if not chosen.quick:
+        publish(cells, everything)
+        before = [row for row in earlier("active_protocols").get("rows", []) if row["stamp"] == stamp(row["strategy"])]
+        rows = longest(rows, before, "protocol", "dataset", "strategy", "learner", "labels", by="seeds")
+        order = {kind: position for position, kind in enumerate(kinds)}
+        rows.sort(key=lambda row: (order[row["protocol"], row["dataset"], row["strategy"]], row["labels"]))
     for protocol in STRATEGIES:
         body = [
             [r["dataset"], r["strategy"], r["learner"], r["labels"], f"{r['mean']:.1f} ± {r['sd']:.1f}", r["published"]]

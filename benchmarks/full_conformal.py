@@ -4,9 +4,10 @@ Five questions, one after the other (``--only NAME`` asks one). Interrupted runs
 
 - retraining: p-values of estimated bags against bags that are retrained to convergence (brute_force.py), on karate with
   20 labels, a block model of 150 nodes with 60, and Cora with 40; the panel alone against refitted regressions.
-- coverage: 60 random labels, coverage and labels per set of full and jackknife+ sets at 500 test nodes, stacked jury
-  and model alone. Sizes are compared at equal measured coverage: the level of the jackknife+ is moved until its mean
-  coverage is that of the full sets.
+- coverage: 60 random labels, coverage and labels per set of full and jackknife+ sets at 500 test nodes, stacked jury,
+  model alone and panel alone. Sizes are compared at equal measured coverage: the level of the jackknife+ is moved until
+  its mean coverage is that of the full sets.
+- ratio: the same sets on two graphs, with a standard error of the ratio of sizes over splits, by the bootstrap.
 - classes: 140 random labels, the worst class's coverage with and without comparing within classes.
 - explore: 100 labels by jury-design, a fifth of them drawn at random before; who votes, and what it costs.
 - cost: CPU time of a verdict with and without full sets, and the largest memory.
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from brute_force import full_scores, train_to_convergence
 from harness import RESULTS, options, save, table
-from jurygcn import GCN, Jury, active
+from jurygcn import GCN, Jury, LeaveOut, active
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.experiments.cells import Cells
 from jurygcn.models import fit_gcn
@@ -39,13 +40,15 @@ from protocol import CITATION, PLAIN, extra, graph, trial
 ALPHAS = (0.05, 0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05}  # the learning rate where 0.01 does not fit in 100 epochs
 TESTED = 500
-VERSION = 2  # increased by hand when more is measured
+VERSION = 3  # increased by hand when more is measured
+RATIO_GRAPHS, RATIO_SPLITS = ("cora", *extra("amazon_photo")), 40
 GRAPHS = (*CITATION, *extra("amazon_photo"))
 
 # --- against retraining -------------------------------------------------------------------------------
 
 SMALL = {"karate": (20, 14), "sbm": (60, 30), "cora": (40, 20)}  # labels and nodes
 HIDDEN, DECAY = 16, 5e-4
+ITERATIONS = {1: "", 50: ", iterated"}  # of Newton's method for a juror
 
 
 def retrained(name: str, count: int) -> dict[str, Any]:
@@ -63,11 +66,13 @@ def retrained(name: str, count: int) -> dict[str, Any]:
     with torch.no_grad():
         for weight, found in zip(model.weights, (W1, W2)):
             weight.copy_(found)
-    jury = Jury(model, data, train, weight_decay=DECAY).fit()
-    verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
-    true = (others <= mine.unsqueeze(2)).sum(dim=2)
-    off = {method: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
-    return {**off, "bags": int(others.numel())}
+    true, found = (others <= mine.unsqueeze(2)).sum(dim=2), {}
+    for iterations, words in ITERATIONS.items():
+        how = LeaveOut("newton", iterations=iterations)
+        jury = Jury(model, data, train, weight_decay=DECAY, leave_out=how).fit()
+        verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
+        found |= {method + words: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
+    return {**found, "bags": int(others.numel())}
 
 
 def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, float]:
@@ -79,6 +84,13 @@ def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, 
 
 # --- coverage -----------------------------------------------------------------------------------------
 
+KINDS: dict[str, dict[str, Any]] = {
+    "stacked": {},
+    "model alone": {"advice": None, "diffusion": 0},
+    "panel alone": {"advice": "panel"},
+}
+RESAMPLED = 1000  # times that splits are drawn for a standard error
+
 
 def sets_of(name: str, seed: int, labels: int) -> dict[str, Any]:
     """Coverage and size of all sets of one split, at every rank."""
@@ -86,7 +98,7 @@ def sets_of(name: str, seed: int, labels: int) -> dict[str, Any]:
     nodes = t.split.test[:TESTED]
     truth, jury = t.data.y[nodes], t.jury("newton")
     found: dict[str, Any] = {}
-    for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+    for kind, settings in KINDS.items():
         if labels == 60 or kind == "stacked":
             verdict = jury.verdict(nodes, full=True, **settings)
             found[kind] = {method: _ranks(verdict, truth, method) for method in ("full", "jackknife+")}
@@ -127,18 +139,16 @@ def rank_of(alpha: float, n: int) -> int:
 
 def coverage_rows(name: str, rows: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
     out = []
-    for kind in ("stacked", "model alone"):
+    for kind in KINDS:
         curve = {m: torch.tensor([row[kind][m] for row in rows]) for m in ("full", "jackknife+")}  # (splits, ranks, 2)
         for alpha in ALPHAS:
             rank = rank_of(alpha, n)
-            at = curve["full"][:, rank]
-            means = curve["jackknife+"].mean(dim=0)  # coverage falls with the rank
+            at, plus = curve["full"][:, rank], curve["jackknife+"][:, rank]
             wanted = float(at[:, 0].mean())
-            below = int((means[:, 0] > wanted).sum().clamp(1, len(means) - 1))
-            (c1, s1), (c0, s0) = means[below].tolist(), means[below - 1].tolist()
-            equal = s1 + (s0 - s1) * (wanted - c1) / max(c0 - c1, 1e-12)
-            plus = curve["jackknife+"][:, rank]
             error = float(at[:, 0].std()) / len(rows) ** 0.5
+            generator = torch.Generator().manual_seed(0)
+            again = [torch.randint(len(rows), (len(rows),), generator=generator) for _ in range(RESAMPLED)]
+            ratios = torch.tensor([size_ratio(at[some], curve["jackknife+"][some]) for some in again])
             out.append(
                 {
                     "dataset": name,
@@ -150,11 +160,23 @@ def coverage_rows(name: str, rows: list[dict[str, Any]], n: int) -> list[dict[st
                     "size": float(at[:, 1].mean()),
                     "jackknife_coverage": float(plus[:, 0].mean()),
                     "jackknife_size": float(plus[:, 1].mean()),
-                    "size_ratio": float(at[:, 1].mean()) / equal,
+                    "size_ratio": size_ratio(at, curve["jackknife+"]),
+                    "ratio_error": float(ratios.std()),
                     "reached": wanted >= 1 - alpha - error,
                 }
             )
     return out
+
+
+def size_ratio(at: Tensor, curve: Tensor) -> float:
+    """Mean size of full sets over that of jackknife+ sets whose level is moved until the mean coverage is the same.
+
+    Shapes: at (splits, 2), curve (splits, ranks, 2) coverage and size.
+    """
+    means, (wanted, size) = curve.mean(dim=0), at.mean(dim=0).tolist()  # coverage falls with the rank
+    below = int((means[:, 0] > wanted).sum().clamp(1, len(means) - 1))
+    (c1, s1), (c0, s0) = means[below].tolist(), means[below - 1].tolist()
+    return float(size / (s1 + (s0 - s1) * (wanted - c1) / max(c0 - c1, 1e-12)))
 
 
 def class_rows(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -276,6 +298,14 @@ def main() -> None:
                 for n in GRAPHS[: 1 if quick else 9]
             ],
         ),
+        "ratio": (
+            sets_of,
+            [
+                {"name": n, "seed": s, "labels": 60}
+                for s in range(2 if quick else RATIO_SPLITS)
+                for n in (GRAPHS[:1] if quick else RATIO_GRAPHS)
+            ],
+        ),
         "explore": (explored, [{"seed": s, "share": e} for s in range(1 if quick else 50) for e in (0.2, 0.0)]),
     }
     kept = {name: Cells(f"full_{name}{'_quick' if quick else ''}", lambda _: f"v{VERSION}") for name in plan}
@@ -297,7 +327,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
     again = [
         {"dataset": r["name"], "nodes": r["count"], "bags": r["bags"], "method": m, **r[m]}
         for r in rows["retraining"]
-        for m in ("full", "jackknife+")
+        for m in (method + words for words in ITERATIONS.values() for method in ("full", "jackknife+"))
     ]
     table(
         "p-values against retrained bags",
@@ -311,14 +341,31 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
     found = [row for n, some in by_name.items() if len(some) > 1 for row in coverage_rows(n, some, 60)]
     table(
         "coverage and labels per set, 60 labels",
-        ("graph", "jury", "alpha", "splits", "full", "se", "size", "jackknife+", "size", "ratio", "reached"),
+        ("graph", "jury", "alpha", "splits", "full", "se", "size", "jackknife+", "size", "ratio", "se", "reached"),
         [
             (
                 *(r["dataset"], r["kind"], r["alpha"], r["splits"], f"{r['coverage']:.3f}"),
                 *(f"{r['standard_error']:.4f}", f"{r['size']:.2f}", f"{r['jackknife_coverage']:.3f}"),
-                *(f"{r['jackknife_size']:.2f}", f"{r['size_ratio']:.3f}", r["reached"]),
+                *(f"{r['jackknife_size']:.2f}", f"{r['size_ratio']:.3f}", f"{r['ratio_error']:.3f}", r["reached"]),
             )
             for r in keep("coverage", found)
+        ],
+    )
+    found = [
+        row
+        for n in RATIO_GRAPHS
+        if len(some := [r for r in rows["ratio"] if r["name"] == n]) > 1
+        for row in coverage_rows(n, some, 60)
+    ]
+    table(
+        "ratio of sizes at equal coverage, 60 labels",
+        ("graph", "jury", "alpha", "splits", "full", "size", "ratio", "se"),
+        [
+            (
+                *(r["dataset"], r["kind"], r["alpha"], r["splits"], f"{r['coverage']:.3f}", f"{r['size']:.2f}"),
+                *(f"{r['size_ratio']:.3f}", f"{r['ratio_error']:.3f}"),
+            )
+            for r in keep("ratio", found)
         ],
     )
     by_name = {n: [r for r in rows["classes"] if r["name"] == n] for n in GRAPHS}
@@ -383,9 +430,13 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("cost", found)
         ],
     )
-    measured, path = {row["part"] for row in summary}, RESULTS / "full_conformal.json"
+
+    def about(row: dict[str, Any]) -> tuple[str, str | None]:
+        return row["part"], row.get("dataset")
+
+    measured, path = {about(row) for row in summary}, RESULTS / "full_conformal.json"
     before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() and not quick else []
-    save("full_conformal", [*summary, *(row for row in before if row["part"] not in measured)], quick=quick)
+    save("full_conformal", [*summary, *(row for row in before if about(row) not in measured)], quick=quick)
 
 
 if __name__ == "__main__":

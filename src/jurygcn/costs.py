@@ -281,7 +281,7 @@ def _adding(jury: Jury, advice: str | None, diffusion: int | str) -> _Adding:
     """What these settings of a verdict mean, as far as it is known: weights are, after a first verdict."""
     if advice == "panel":
         return _Adding(model=False, averaged=False, regressions=WHOLE_PANEL)
-    chosen = jury.known_advice(diffusion) if advice is not None else None
+    chosen = jury._advice.get(diffusion) if advice is not None else None
     if chosen is not None:
         return _Adding(bool((chosen.left_out[0] > 0).any()), chosen.diffusion > 0, len(chosen.advisers))
     classify = jury.engine.loss.name == "cross_entropy"

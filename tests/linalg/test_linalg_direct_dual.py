@@ -158,7 +158,9 @@ def test_some_terms_are_left_out_as_all_are(solver):
     torch.testing.assert_close(prepared.retention(some), whole[some], rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(0, torch.float64), (1, torch.float64), (7, torch.float32), (200, torch.float64)])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(0, torch.float64), (1, torch.float64), (7, torch.float32), (200, torch.float64)]
+)
 def test_the_inverse_of_a_triangle_is_torchs(size, dtype):
     lower = (draw(size, size) / max(size, 1)).tril().to(dtype) + torch.eye(size, dtype=dtype)
     by_columns = lower.T.contiguous().T

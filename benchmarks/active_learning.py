@@ -41,6 +41,7 @@ from jurygcn.active.graphpart import parts_of
 from jurygcn.active.lscale import infomax
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.rim import similarities
+from jurygcn.active.scene import Strategy
 from jurygcn.active.sopt import laplacian_of
 from jurygcn.active.tasks import scene_of
 from jurygcn.active.windows import SHORT, Windows
@@ -178,7 +179,7 @@ def timings(name: str, strategies: tuple[str, ...]) -> dict[str, dict[str, float
         fixed = processor_seconds(once[strategy]) if strategy in once else 0.0
         chooser = TwoHops() if strategy == FIRST else active.STRATEGIES[strategy].choose
 
-        def step(chooser: active.Strategy = chooser) -> float:
+        def step(chooser: Strategy = chooser) -> float:
             scene = scene_of(data, known, batch=batch, candidates=None, recipe=recipe_of(name), seed=0)
             return processor_seconds(lambda: chooser(scene))
 

@@ -6,7 +6,8 @@ Five questions, one after the other (``--only NAME`` asks one). Interrupted runs
   20 labels, a block model of 150 nodes with 60, and Cora with 40; the panel alone against refitted regressions.
 - coverage: 60 random labels, coverage and labels per set of full and jackknife+ sets at 500 test nodes, stacked jury,
   model alone and panel alone. Sizes are compared at equal measured coverage: the level of the jackknife+ is moved until
-  its mean coverage is that of the full sets. The standard error of their ratio is over splits, by the bootstrap.
+  its mean coverage is that of the full sets.
+- ratio: the same sets on two graphs, with a standard error of the ratio of sizes over splits, by the bootstrap.
 - classes: 140 random labels, the worst class's coverage with and without comparing within classes.
 - explore: 100 labels by jury-design, a fifth of them drawn at random before; who votes, and what it costs.
 - cost: CPU time of a verdict with and without full sets, and the largest memory.
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from brute_force import full_scores, train_to_convergence
 from harness import RESULTS, options, save, table
-from jurygcn import GCN, Jury, active
+from jurygcn import GCN, Jury, LeaveOut, active
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.experiments.cells import Cells
 from jurygcn.models import fit_gcn
@@ -40,12 +41,14 @@ ALPHAS = (0.05, 0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05}  # the learning rate where 0.01 does not fit in 100 epochs
 TESTED = 500
 VERSION = 3  # increased by hand when more is measured
+RATIO_GRAPHS, RATIO_SPLITS = ("cora", *extra("amazon_photo")), 40
 GRAPHS = (*CITATION, *extra("amazon_photo"))
 
 # --- against retraining -------------------------------------------------------------------------------
 
 SMALL = {"karate": (20, 14), "sbm": (60, 30), "cora": (40, 20)}  # labels and nodes
 HIDDEN, DECAY = 16, 5e-4
+ITERATIONS = {1: "", 50: ", iterated"}  # of Newton's method for a juror
 
 
 def retrained(name: str, count: int) -> dict[str, Any]:
@@ -63,11 +66,13 @@ def retrained(name: str, count: int) -> dict[str, Any]:
     with torch.no_grad():
         for weight, found in zip(model.weights, (W1, W2)):
             weight.copy_(found)
-    jury = Jury(model, data, train, weight_decay=DECAY).fit()
-    verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
-    true = (others <= mine.unsqueeze(2)).sum(dim=2)
-    off = {method: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
-    return {**off, "bags": int(others.numel())}
+    true, found = (others <= mine.unsqueeze(2)).sum(dim=2), {}
+    for iterations, words in ITERATIONS.items():
+        how = LeaveOut("newton", iterations=iterations)
+        jury = Jury(model, data, train, weight_decay=DECAY, leave_out=how).fit()
+        verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
+        found |= {method + words: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
+    return {**found, "bags": int(others.numel())}
 
 
 def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, float]:
@@ -238,10 +243,13 @@ def cost(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"C": int(data.num_classes)}
     before = time.process_time()
     jury = Jury(model, data, labels, weight_decay=PLAIN.weight_decay, run=Run(memory="1GB")).fit()
-    found |= {"fit": time.process_time() - before, "estimated": jury.cost(full=True).full_seconds}
+    found["fit"] = time.process_time() - before
     for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+        first = jury.cost(full=True, **settings).full_seconds
         jury.verdict(**settings)
         found[kind] = {
+            "estimated before": first,
+            "estimated": jury.cost(full=True, **settings).full_seconds,
             "jackknife+": _seconds(lambda settings=settings: jury.verdict(**settings), 5),
             "full, first": _seconds(lambda settings=settings: jury.verdict(full=True, **settings), 1),
             "full": _seconds(lambda settings=settings: jury.verdict(full=True, **settings), 3),
@@ -281,8 +289,8 @@ def main() -> None:
             sets_of,
             [
                 {"name": n, "seed": s, "labels": 60}
-                for n in GRAPHS[: 1 if quick else 9]
                 for s in range(2 if quick else 100)
+                for n in GRAPHS[: 1 if quick else 9]
             ],
         ),
         "classes": (
@@ -291,6 +299,14 @@ def main() -> None:
                 {"name": n, "seed": s, "labels": 140}
                 for s in range(1 if quick else 20)
                 for n in GRAPHS[: 1 if quick else 9]
+            ],
+        ),
+        "ratio": (
+            sets_of,
+            [
+                {"name": n, "seed": s, "labels": 60}
+                for s in range(2 if quick else RATIO_SPLITS)
+                for n in (GRAPHS[:1] if quick else RATIO_GRAPHS)
             ],
         ),
         "explore": (explored, [{"seed": s, "share": e} for s in range(1 if quick else 50) for e in (0.2, 0.0)]),
@@ -314,7 +330,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
     again = [
         {"dataset": r["name"], "nodes": r["count"], "bags": r["bags"], "method": m, **r[m]}
         for r in rows["retraining"]
-        for m in ("full", "jackknife+")
+        for m in (method + words for words in ITERATIONS.values() for method in ("full", "jackknife+"))
     ]
     table(
         "p-values against retrained bags",
@@ -336,6 +352,23 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
                 *(f"{r['jackknife_size']:.2f}", f"{r['size_ratio']:.3f}", f"{r['ratio_error']:.3f}", r["reached"]),
             )
             for r in keep("coverage", found)
+        ],
+    )
+    found = [
+        row
+        for n in RATIO_GRAPHS
+        if len(some := [r for r in rows["ratio"] if r["name"] == n]) > 1
+        for row in coverage_rows(n, some, 60)
+    ]
+    table(
+        "ratio of sizes at equal coverage, 60 labels",
+        ("graph", "jury", "alpha", "splits", "full", "size", "ratio", "se"),
+        [
+            (
+                *(r["dataset"], r["kind"], r["alpha"], r["splits"], f"{r['coverage']:.3f}", f"{r['size']:.2f}"),
+                *(f"{r['size_ratio']:.3f}", f"{r['ratio_error']:.3f}"),
+            )
+            for r in keep("ratio", found)
         ],
     )
     by_name = {n: [r for r in rows["classes"] if r["name"] == n] for n in GRAPHS}
@@ -383,7 +416,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
         {
             **{"dataset": r["name"], "kind": kind, "fit": r["fit"], "ratio": r[kind]["full"] / r[kind]["jackknife+"]},
             **{"with_fit": (r["fit"] + r[kind]["full"]) / (r["fit"] + r[kind]["jackknife+"]), "bound": 2 * r["C"]},
-            **{"peak_megabytes": r["peak_megabytes"], "estimated": r["estimated"], **r[kind]},
+            **{"peak_megabytes": r["peak_megabytes"], **r[kind]},
         }
         for r in rows["cost"]
         for kind in ("stacked", "model alone")

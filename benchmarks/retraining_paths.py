@@ -18,10 +18,9 @@ from torch_geometric.nn import GATConv
 
 from explaining import DECAY
 from jurygcn import GCN, Jury, LeaveOut, load_dataset
-from jurygcn.edits.base import base_of
+from jurygcn.edits.base import base_of, predictions
 from jurygcn.edits.edit import Edit
 from jurygcn.edits.influences import steps_of
-from jurygcn.edits.what_if import predictions
 from jurygcn.models.training import descend, outputs_at, reset
 
 TENTH, TINY = 0.1, 1e-6

@@ -27,11 +27,10 @@ from torch_geometric.nn import APPNP
 from explaining import DECAY, PyGGCN, explained
 from harness import options, save, table
 from jurygcn import GCN, Jury, LeaveOut, load_dataset, train
-from jurygcn.edits.base import Base, base_of
+from jurygcn.edits.base import Base, base_of, predictions
 from jurygcn.edits.edit import Edit, edit_of
 from jurygcn.edits.influences import in_batches
 from jurygcn.edits.steps import Objectives
-from jurygcn.edits.what_if import predictions
 from jurygcn.experiments.cells import Cells
 from jurygcn.graph.propagation import normalized_adjacency
 from jurygcn.graph.reach import reached_by
@@ -357,7 +356,7 @@ def cells_of(*, quick: bool) -> list[dict[str, Any]]:
     if not quick:
         found += table_of("SGC", 0, "citeseer", few)
     for graph, top in (("cora", 10), ("ba-shapes", 12)):
-        found.append({"part": "explanations", "graph": graph, "nodes": 2 if quick else 10, "top": top})
+        found.append({"part": "explanations", "graph": graph, "nodes": 2 if quick else 40, "top": top})
     found += table_of("GCN", 200, "cora", few)
     if quick:
         return found
@@ -376,7 +375,7 @@ def cells_of(*, quick: bool) -> list[dict[str, Any]]:
 def stamp_of(cell: dict[str, Any]) -> str:
     """The version of a cell's measurement."""
     if cell["part"] in ("sequence", "time", "explanations"):
-        return "6"
+        return "7" if cell["part"] in ("time", "explanations") else "6"
     if cell["part"] == "retraining":
         return "3" if cell["model"] == "SGC" else "6"
     return "5"

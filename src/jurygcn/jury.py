@@ -164,17 +164,26 @@ class Jury:
         self._advice, self._left_out = {}, {}
         return self
 
-    def _announce(self, *, full: bool = False) -> None:
+    def _announce(self, *, full: bool = False, **settings: Any) -> None:
         """Say once what will be done and what it costs, if that is much; once more before labels are added."""
-        if self.run.progress and full not in self._announced and (expected := self.cost(full=full)).seconds > LONG:
-            announce(expected.words)
+        if self.run.progress and full not in self._announced:
+            expected = self.cost(full=full, **settings)
+            if expected.seconds > LONG:
+                announce(expected.words)
         self._announced |= {full}
 
     @plain_torch()
-    def cost(self, *, full: bool = False) -> Cost:
-        """What ``fit`` and a verdict on all nodes, ``full`` or not, will cost, estimated without doing the work."""
+    def cost(self, *, full: bool = False, advice: str | None = "auto", diffusion: int | str = "auto") -> Cost:
+        """What ``fit`` and a verdict on all nodes, ``full`` or not, will cost, estimated without doing the work.
+
+        ``advice`` and ``diffusion`` are those of the verdict; only the cost of full sets depends on them.
+        """
         with torch.enable_grad():
-            return cost_of(self, full=full)
+            return cost_of(self, full=full, advice=advice, diffusion=diffusion)
+
+    def known_advice(self, diffusion: int | str) -> Advice | None:
+        """The members of the stacked jury and their weights, if a verdict has chosen them."""
+        return self._advice.get(diffusion)
 
     @plain_torch()
     @torch.no_grad()
@@ -229,7 +238,7 @@ class Jury:
         asked = Asked(here.engine, here.positions, here._check_asked(nodes), question, check_groups(groups, here.data))
         total = here.jurors.count
         check_verdict(here, asked, full=adds and advice != "panel")
-        here._announce(full=adds and advice != "panel")
+        here._announce(full=adds and advice != "panel", advice=advice, diffusion=diffusion)
         with progress_bar("Counting votes", total=total, unit="jurors", show=here.run.progress) as advance:
             counter = counter_of(here, asked, advice, here._advice)
             counts = counter.count_all(parallel=here.run.parallel, resume=resume, advance=advance)
@@ -324,10 +333,13 @@ class Jury:
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     @plain_torch()
-    def influence_on(self, node: int, of: str = "labels") -> pd.DataFrame:
-        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn."""
+    def influence_on(self, node: int, of: str = "labels", *, check: int = 0) -> pd.DataFrame:
+        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn.
+
+        With ``check`` the model is trained again for so many rows, the largest; ``retrained`` is the drop then.
+        """
         self._sources.check()
-        return influence_on(self, node, of)
+        return influence_on(self, node, of, check)
 
     @plain_torch()
     def what_if(self, nodes: Tensor | Sequence[int] | None = None, *, steps: int = 1, **edit: Any) -> WhatIf:

@@ -246,6 +246,10 @@ def test_why():
     assert all(len(rows) <= 2 for rows in shown["influence"].values())
     row = shown["influence"]["edges"][0]
     assert row["support"] == pytest.approx(row["direct"] + row["through_parameters"])
+    assert "retrained" not in row
+    checked = run_json("why", "karate", 5, *FAST, "--top", 2, "--check", 1)["influence"]["edges"]
+    assert checked[0]["retrained"] is not None
+    assert checked[1]["retrained"] is None
     words = run("why", "karate", 5, *FAST)
     assert words.exit_code == 0
     assert "if they were not there" in words.stdout

@@ -97,3 +97,9 @@ def _gradient(engine: Engine, curvature: GGN) -> float:
     decay = engine.decay * engine.theta
     size = float(loss.norm() + decay.norm())
     return float((loss + decay).norm()) / size if size > 0 else 0.0
+
+
+@torch.no_grad()
+def predictions(engine: Engine, thetas: Tensor, nodes: Tensor) -> Tensor:
+    """Predictions in the precision of derivatives, so that small effects are not rounding errors, (m, C, b)."""
+    return engine.loss.predict(engine.predictor(nodes, engine.dtype).outputs(thetas.to(engine.dtype)), dim=1)

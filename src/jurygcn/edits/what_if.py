@@ -17,10 +17,12 @@ from jurygcn.ambient import plain_torch
 from jurygcn.checks import check_count
 from jurygcn.data import check_nodes
 from jurygcn.derivatives import Jacobian
-from jurygcn.edits.base import Base, base_of
+from jurygcn.edits.base import Base, base_of, predictions
+from jurygcn.edits.certificate import Certificate, certificate_of
 from jurygcn.edits.edit import Edit, edit_of
 from jurygcn.edits.steps import Objectives
 from jurygcn.engine import Engine
+from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.models.copies import independent_copy
 from jurygcn.verdict import Verdict
 
@@ -82,7 +84,14 @@ class EditHealth:
                 f" The model is not at a minimum, and all edits have moved it {self.drift:.1f} times as far as the "
                 "first; errors grow with this distance."
             )
-        return f"{said} Train the model again." if self.retrain else said
+        if self.retrain:
+            return f"{said} Train the model again."
+        if self.gradient > AT_MINIMUM:
+            said += (
+                f" Training stopped before a minimum (relative gradient {self.gradient:.2f}), so training again may "
+                "change the model in ways that no step sees: certify() trains once and compares."
+            )
+        return said
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +198,13 @@ class WhatIf:
         )
         return made.fit()
 
+    @plain_torch()
+    def certify(
+        self, retraining: Retraining | None = None, *, sample: Tensor | Sequence[int] | None = None
+    ) -> Certificate:
+        """Train once more on the edited graph, and compare predictions on a sample of the nodes (all by default)."""
+        return certificate_of(self._jury, self, retraining or self._jury.retraining, sample)
+
     def verdict(self, nodes: Tensor | Sequence[int] | None = None, **settings: Any) -> Verdict:
         """The verdict after the edit; arguments as in ``Jury.verdict``."""
         return self.jury().verdict(self.nodes if nodes is None else nodes, **settings)
@@ -230,12 +246,6 @@ def what_if(
     classify = engine.loss.name == "cross_entropy"
     kept = (jury, start, walk.left, walk.first)
     return WhatIf(asked, before, direct, moved, walk.step, graph, after, walk.health, classify, *kept)
-
-
-@torch.no_grad()
-def predictions(engine: Engine, thetas: Tensor, nodes: Tensor) -> Tensor:
-    """Predictions in the precision of derivatives, so that small effects are not rounding errors, (m, C, b)."""
-    return engine.loss.predict(engine.predictor(nodes, engine.dtype).outputs(thetas.to(engine.dtype)), dim=1)
 
 
 class Walk:

@@ -302,6 +302,12 @@ class GenericEngine:
         """How ``expected`` will work: on ego graphs, on batches of them, or row by row."""
         return way_of(self)
 
+    def kernel_passes(self, rows: int) -> float:
+        """A forward derivative, two passes, for each direction, and all nodes' derivatives for own kernels."""
+        way = self.way()
+        parts = int(self.data.num_nodes) / self.num_train
+        return 2.0 * rows + parts * way.pass_seconds / max(way.forward_seconds, 1e-9)
+
     def working_bytes(self) -> float:
         """The memory of derivatives that are held at a time, estimated."""
         return working_bytes(self)

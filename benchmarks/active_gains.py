@@ -17,7 +17,8 @@ in it.
 - panel, its weights chosen again after every new label: `jury-gain` keeps them.
 
 Numbers are Spearman's correlations, mean over splits. Seconds are processor time: of all gains by Newton steps, of
-retraining, and on Cora of one step of jury-gain beside an ordinary PyG training.
+retraining, and on Cora of one step of jury-gain beside an ordinary PyG training. Interrupted runs go on where they
+stopped, and a row of an earlier publication stays where it has more splits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch.func import vmap
 from torch_geometric.data import Data
 
 from active_learning import plain_training
-from harness import options, save, table
+from harness import earlier, longest, options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active.gain import fitted
 from jurygcn.active.scene import Scene
@@ -42,13 +43,14 @@ from jurygcn.active.tasks import scene_of
 from jurygcn.active.windows import Windows
 from jurygcn.data import random_labels, synthetic
 from jurygcn.graph.propagation import Propagation
-from protocol import graph
+from protocol import Cells, graph
 
 # the form of the step and of the training was chosen on seeds 0 to 2, so others are reported
 FIRST_SEED, SPLITS, QUICK_SPLITS = 3, 10, 1
 LABELS, CANDIDATES, FEATURES, HIDDEN, DECAY = 24, 12, 12, 8, 5e-3
 EPOCHS, LONG, NEAR, TINY = 1000, 3000, 1e-8, 1e-6
 RATE, CONTINUED_RATE = 0.01, 0.002
+STAMP = f"1 {LABELS} labels, {CANDIDATES} candidates, decay {DECAY}, epochs {EPOCHS}, {LONG}, {CONTINUED_RATE}"
 
 
 class DenseGCN:
@@ -259,15 +261,20 @@ def gcn_gains(
     yield from both("without ReLU, to convergence", convex)
 
 
-def one_split(seed: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Rank correlations, and seconds."""
+def labelled_graph(seed: int) -> tuple[Data, Tensor, Tensor, Tensor]:
+    """A graph, the labelled nodes with their labels, and the candidates."""
     data = synthetic(
         num_nodes=300, num_edges=900, num_features=FEATURES, num_classes=4, homophily=0.7, seed=1000 + seed
     )
     nodes = random_labels(torch.arange(300), LABELS, seed=seed)
-    labels, rng = data.y[nodes], np.random.default_rng(seed)
     others = np.setdiff1d(np.arange(300), nodes.numpy())
-    candidates = torch.from_numpy(np.sort(rng.choice(others, CANDIDATES, replace=False)))
+    chosen = np.random.default_rng(seed).choice(others, CANDIDATES, replace=False)
+    return data, nodes, data.y[nodes], torch.from_numpy(np.sort(chosen))
+
+
+def one_split(seed: int) -> dict[str, dict[str, float]]:
+    """Rank correlations."""
+    data, nodes, labels, candidates = labelled_graph(seed)
     known = dict(zip(nodes.tolist(), labels.tolist()))
     scene = scene_of(data, known, batch=1, candidates=None, recipe=active.Recipe(), seed=seed)
     panel = fitted(scene, nodes, labels).scores.softmax(dim=1)[candidates]
@@ -278,12 +285,20 @@ def one_split(seed: int) -> tuple[dict[str, float], dict[str, float]]:
     ):
         found[f"{name}: each label"] = correlation(a, b)
         found[f"{name}: expected"] = correlation((p * a).sum(dim=1), (p * b).sum(dim=1))
+    return {"ranks": found}
+
+
+def costs() -> dict[str, float]:
+    """Seconds of processor time: of all gains on one graph, and on Cora of a step and of a training."""
+    data, nodes, labels, candidates = labelled_graph(FIRST_SEED)
     gcn = DenseGCN(data)
-    start = gcn.start(seed)
+    start = gcn.start(FIRST_SEED)
     theta = gcn.trained(start[None], nodes[None], labels[None])[0]
-    return found, {
+    return {
         "Newton steps": timed(lambda: newton_gains(gcn, theta, nodes, candidates)),
         "retraining": timed(lambda: retrained_gains(gcn, theta, nodes, labels, candidates, start=start)),
+        "jury-gain, one step on Cora": gain_step("cora"),
+        "training a plain PyG GCN on Cora": timed(lambda: plain_training(graph("cora"))),
     }
 
 
@@ -302,25 +317,33 @@ def gain_step(name: str) -> float:
 
 
 def main() -> None:
-    chosen = options(__doc__)
+    chosen = options(__doc__, finished="run nothing; publish what is finished")
     count = QUICK_SPLITS if chosen.quick else SPLITS
-    results = [one_split(FIRST_SEED + k) for k in range(count)]
+    cells = with_published(Cells("active_gains_quick" if chosen.quick else "active_gains", lambda _: STAMP))
+    wanted = [{"seed": FIRST_SEED + k} for k in range(count)]
+    if not chosen.finished:
+        cells.measure(wanted, one_split)
+    runs, before = cells.rows(wanted), {} if chosen.quick else earlier("active_gains")
     rows = [
         {
-            **{"learner": name, "correlation": mean(ranks[name] for ranks, _ in results)},
-            **{"sd": pstdev([ranks[name] for ranks, _ in results]), "splits": len(results)},
+            **{"learner": name, "correlation": mean(run["ranks"][name] for run in runs)},
+            **{"sd": pstdev([run["ranks"][name] for run in runs]), "splits": len(runs), "stamp": STAMP},
         }
-        for name in results[0][0]
+        for name in (runs[0]["ranks"] if runs else ())
     ]
-    seconds = {key: mean(times[key] for _, times in results) for key in results[0][1]}
-    seconds["jury-gain, one step on Cora"] = gain_step("cora")
-    seconds["training a plain PyG GCN on Cora"] = timed(lambda: plain_training(graph("cora")))
+    names = [row["learner"] for row in rows]
+    kept = [row for row in before.get("rows", []) if row["stamp"] == STAMP]
+    rows = longest(rows, kept, "learner", by="splits")
+    rows.sort(key=lambda row: names.index(row["learner"]) if row["learner"] in names else len(names))
+    seconds = before.get("seconds") if chosen.finished else costs()
     table(
         "gains",
         ["learner", "rank correlation", "splits"],
         [[r["learner"], f"{r['correlation']:.3f} ± {r['sd']:.3f}", r["splits"]] for r in rows],
     )
     print(seconds)
+    if not chosen.quick:
+        publish(cells, wanted)
     save(
         "active_gains",
         rows,

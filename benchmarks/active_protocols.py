@@ -1,10 +1,11 @@
 """Active learning by other people's protocols, beside their published numbers.
 
 DiffusAL: the largest component, 2C labels a round for ten rounds, 500 validation and 1000 test nodes at random, seeds 1
-to 10. jury-design chooses from the first label on, without initial random ones. No validation label is read, except in
-the rows "by validation": candidates are the GCN, the advised learner, GCNs of two other recipes with the epoch of
-their lowest validation loss, and the mean probabilities of each of these and the advised learner; the best at the 500
-validation nodes is taken. DiffusAL's numbers are read off its figures.
+to 10. jury-design chooses from the first label on, without initial random ones; with "no fixed share" it is that of
+0.2.0, whose window had none for what the model sees. No validation label is read, except in the rows "by validation":
+candidates are the GCN, the advised learner, GCNs of two other recipes with the epoch of their lowest validation loss,
+and the mean probabilities of each of these and the advised learner; the best at the 500 validation nodes is taken.
+DiffusAL's numbers are read off its figures.
 
 RIM: 30 % of the oracle's answers are wrong, drawn evenly among the other classes; 20 labels per class. RIM knows the
 oracle's accuracy and tests at the best of 500 clean validation labels. "weighted" and "screened" estimate which labels
@@ -38,7 +39,7 @@ from jurygcn.active.learners import (
     stacked_probabilities,
     suspicion,
 )
-from jurygcn.active.scene import hide_labels
+from jurygcn.active.scene import Strategy, hide_labels
 from jurygcn.data import Split
 from jurygcn.models import fit_gcn, train
 from jurygcn.models.training import new_gcn
@@ -56,7 +57,8 @@ LEARNERS = {
     "diffusal": ("gcn", "advised", "by validation"),
     "noise": ("gcn", "advised", "weighted", "screened", "by validation"),
 }
-STRATEGIES = {"diffusal": ("jury-design", "random"), "noise": ("jury-design", "random", "rim")}
+OURS, FORMER = "jury-design", "jury-design, no fixed share"
+STRATEGIES = {"diffusal": (OURS, FORMER, "random"), "noise": (OURS, FORMER, "random", "rim")}
 # what a validation set chooses among, each at the epoch of its lowest validation loss
 VALIDATED = (
     active.Recipe(hidden=64, epochs=300),
@@ -89,9 +91,14 @@ def wrong_at(data: Data, seed: int) -> Callable[[Tensor], Tensor]:
     return lambda nodes: answers[nodes]
 
 
+def design_of(method: str) -> active.Design | None:
+    """The design with this name. "no fixed share": all of its window is shared by what views foretell, as in 0.2.0."""
+    return {OURS: active.Design(), FORMER: active.Design(seen=0.0)}.get(method)
+
+
 def stamp(method: str) -> str:
     """The settings of a run."""
-    return f"2 {active.Design()!r}" if method == "jury-design" else "2"
+    return f"2 {design_of(method) or ''}".strip()
 
 
 def sizes_of(protocol: str, name: str) -> list[int]:
@@ -105,9 +112,10 @@ def one_run(protocol: str, dataset: str, method: str, seed: int) -> dict[str, An
     data = component_of(dataset) if diffusal else graph(dataset)
     classes, split = int(data.num_classes), split_of(data, seed)
     rim = active.Rim(oracle_accuracy=1.0 - WRONG) if method == "rim" else None
+    strategy: str | Strategy = rim or design_of(method) or method
     history = active.run(
         data,
-        method if rim is None else rim,
+        strategy,
         initial=0,
         budget=2 * ROUNDS * classes if diffusal else PER_CLASS * classes,
         step=2 * classes if diffusal else 5 if rim else 4 * classes,  # RIM looks at its labels after every five
@@ -189,7 +197,7 @@ def main() -> None:
     cells = with_published(Cells(name, lambda cell: stamp(cell["method"])))
     kinds = [(p, name, s) for p in STRATEGIES for name in names for s in STRATEGIES[p]]
     if not chosen.finished:
-        for first in ("jury-design", "rim", "random"):  # so that an interruption costs the last one's splits
+        for first in (OURS, "rim", "random", FORMER):  # so that an interruption costs the last one's splits
             for seed in seeds:
                 some = [(p, name, s) for p, name, s in kinds if s == first]
                 cells.measure([{"protocol": p, "dataset": d, "method": s, "seed": seed} for p, d, s in some], one_run)

@@ -1,10 +1,10 @@
 """Newton jurors of one iteration and of several, against retrained ones: own-label probabilities, sets and time.
 
-A jurygcn.GCN without dropout, trained for 100 or 500 epochs. 20 jurors of each split, drawn at random, are trained again
-from scratch as the model was; the table shows how far the probabilities that they give to their left-out labels are from
-those of estimated jurors, and coverage and size of the sets of the model alone at 1,000 other nodes, target 0.9.
-`LeaveOut("newton", iterations=50)` was chosen on karate, block models, digits and webkb_texas, with seeds from 1000 on;
-the citation graphs were measured once, afterwards. Interrupted runs go on where they stopped.
+A jurygcn.GCN without dropout, trained for 100 or 500 epochs. 20 jurors of each split, drawn at random, are trained
+again from scratch as the model was. The table shows how far the probabilities that they give to their left-out labels
+are from those of estimated jurors, and coverage and size of the sets of the model alone at 1,000 other nodes, target
+0.9. `LeaveOut("newton", iterations=50)` was chosen on karate, block models, digits and webkb_texas, with seeds from
+1000 on; the citation graphs were measured once, afterwards. Interrupted runs go on where they stopped.
 
 --only underfitted: amazon_photo, where sets of the model alone cover too little after 100 epochs: jackknife+ sets of
 estimated and of retrained jurors, and of a model that is trained for longer.

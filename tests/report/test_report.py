@@ -13,6 +13,7 @@ import pytest
 import torch
 from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression, reported
 
+from jurygcn import GCN, Jury, train
 from jurygcn.conformal.advice import MODEL
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.influence import influence_of_labels
@@ -260,6 +261,22 @@ def test_links_say_what_happens_without_an_edge(made):
             assert row["without"][k] == pytest.approx(without, rel=1e-2)
             tried += 1
     assert tried > 4
+
+
+def test_nothing_is_said_of_edges_that_are_not_taken_away():
+    """A directed graph has no such edits in the report."""
+    said = "What happens without an edge is computed for the first 1 of them."
+    assert said in reported_on_part(judged()[0])
+    jury = judged()[0]
+    data = jury.data.clone()
+    data.edge_index = data.edge_index[:, 1:]
+    model = GCN(data.num_features, 4, int(data.num_classes))
+    train(model, data, jury.train_nodes, epochs=5, weight_decay=5e-3)
+    assert said not in reported_on_part(Jury(model, data, jury.train_nodes, weight_decay=5e-3).fit())
+
+
+def reported_on_part(jury: Jury) -> list[str]:
+    return report_on(jury, jury.verdict(), details=1).content["notes"]
 
 
 FORGED = {

@@ -178,7 +178,19 @@ def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: s
 
 
 def write_labels(path: Path, labels: Mapping[int, int], data: Data, origins: Mapping[int, str] | None = None) -> None:
-    """Write a CSV file with the columns node, label and chosen, atomically. Classes are written by name."""
+    """Write a CSV file with the columns node, label and chosen, atomically. Classes are written by name.
+
+    Where nodes are written as numbers but have names, the names are a column, too: people look for them.
+    """
     nodes, words = Names.of_nodes(data), class_words(data)
-    rows = ([nodes.text(node), words[label], (origins or {}).get(node, "")] for node, label in labels.items())
-    write_text(path, as_csv(["node", "label", "chosen"], rows))
+    named = nodes.names is not None and not nodes.numeric
+    rows = (
+        [
+            nodes.text(node),
+            *([nodes.names[node]] if named and nodes.names else []),
+            words[label],
+            (origins or {}).get(node, ""),
+        ]
+        for node, label in labels.items()
+    )
+    write_text(path, as_csv(["node", *["name"] * named, "label", "chosen"], rows))

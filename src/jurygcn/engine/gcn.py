@@ -121,6 +121,10 @@ class GCNEngine(GenericEngine):
         theta = self.theta.to(self.source_dtype).expand(FEW, -1)
         return timed_twice(lambda: predictor.outputs(theta)) / FEW
 
+    def kernel_passes(self, rows: int) -> float:
+        """With two layers all directions of a node take one pass, and own kernels few; with others as any model."""
+        return float(self.num_train) if len(self._weights) == 2 else super().kernel_passes(rows)
+
     def working_bytes(self) -> float:
         """The factors of the Jacobian."""
         if self._gcn.dropout > 0.0 and self.masks != 0:

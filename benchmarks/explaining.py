@@ -79,7 +79,8 @@ def explained(cell: dict[str, Any]) -> dict[str, Any]:
     graph = Data(x=data.x, edge_index=data.edge_index, y=data.y, num_nodes=data.num_nodes)
     jury = Jury(model, graph, nodes, weight_decay=DECAY if cell["graph"] == "cora" else 1e-4)
     algorithms = {
-        "jury, direct": lambda: JuryExplainer(jury),
+        "jury, together": lambda: JuryExplainer(jury),
+        "jury, direct": lambda: JuryExplainer(jury, effect="direct"),
         "jury, both": lambda: JuryExplainer(jury, effect="both"),
         "GNNExplainer": lambda: GNNExplainer(epochs=200),
         "integrated gradients": lambda: CaptumExplainer("IntegratedGradients"),

@@ -12,6 +12,7 @@ does not flatter the estimate. Rivals in the same run, implemented as their pape
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,24 +22,34 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import APPNP, GATConv
+from torch_geometric.nn import APPNP
 
 from explaining import DECAY, PyGGCN, explained
 from harness import options, save, table
 from jurygcn import GCN, Jury, LeaveOut, load_dataset, train
-from jurygcn.edits.base import Base, base_of
+from jurygcn.edits.base import Base, base_of, predictions
 from jurygcn.edits.edit import Edit, edit_of
 from jurygcn.edits.influences import in_batches
 from jurygcn.edits.steps import Objectives
-from jurygcn.edits.what_if import predictions
 from jurygcn.experiments.cells import Cells
 from jurygcn.graph.propagation import normalized_adjacency
 from jurygcn.graph.reach import reached_by
-from retraining_paths import paths
+from jurygcn.models.training import reset
+from retraining_paths import GAT, paths
 
 GRAPHS = ("cora", "citeseer", "pubmed")
 KINDS = ("node", "edge", "features")
 L2, GIF_TERMS, GIF_SCALE = 0.01, 100, 500.0
+JITTER = 1e-6
+PATHS = (
+    ("GCN", "edge", "relu", 200),
+    ("GCN", "edge", "linear", 200),
+    ("GCN", "node", "relu", 200),
+    ("GCN", "node", "linear", 200),
+    ("GCN", "edge", "relu", 1000),
+    ("GAT", "edge", "elu", 100),
+    ("GAT", "node", "elu", 100),
+)
 THEIRS = {"node": (0.981, 0.968, 0.974), "edge": (0.881, 0.847, 0.942), "features": (0.978, 0.976, 0.949)}
 
 
@@ -57,19 +68,7 @@ class SGC(nn.Module):
         return self.hops(self.linear(x), edge_index)
 
 
-class GAT(nn.Module):
-    """Two layers of attention, two heads."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.first, self.last = GATConv(features, 8, heads=2), GATConv(16, classes)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Logits of all nodes."""
-        return self.last(torch.nn.functional.elu(self.first(x, edge_index)), edge_index)
-
-
-def fit_sgc(data: Data, nodes: Tensor, n: int) -> nn.Module:  # noqa: ARG001
+def fit_sgc(data: Data, nodes: Tensor, n: int, jitter: float = 0.0) -> nn.Module:  # noqa: ARG001
     """The exact minimum of summed loss + l2/2 |W|^2."""
     A = normalized_adjacency(data, dtype=np.float64)
     X = (A @ (A @ data.x.double().numpy()))[nodes.numpy()]
@@ -79,19 +78,37 @@ def fit_sgc(data: Data, nodes: Tensor, n: int) -> nn.Module:  # noqa: ARG001
     return model.eval()
 
 
-def fit_network(data: Data, nodes: Tensor, n: int, *, kind: str, epochs: int) -> nn.Module:
-    """A network from the same seed, with 1/n of the original objective."""
+def fit_network(
+    data: Data, nodes: Tensor, n: int, jitter: float = 0.0, *, kind: str, epochs: int, double: bool = False
+) -> nn.Module:
+    """A network from the same seed, with 1/n of the original objective; ``jitter`` changes its initial parameters."""
     F, C = data.x.shape[1], int(data.num_classes)
     model = GCN(F, 16, C) if kind == "GCN" else GAT(F, C)
-    weights = torch.full((len(nodes),), len(nodes) / n)
-    train(model, data, nodes, epochs=epochs, weight_decay=DECAY, node_weights=weights, seed=0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        reset(model)
+    model = model.double() if double else model
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p *= 1 + jitter * torch.randn(p.shape, generator=generator).to(p)
+    weights = torch.full((len(nodes),), len(nodes) / n).to(next(model.parameters()))
+    train(model, data, nodes, epochs=epochs, weight_decay=DECAY, node_weights=weights, warm_start=True)
     return model
 
 
-def trainer(model: str, epochs: int) -> Callable[[Data, Tensor, int], nn.Module]:
-    if model == "SGC":
-        return fit_sgc
-    return lambda data, nodes, n: fit_network(data, nodes, n, kind=model, epochs=epochs)
+def trainer(model: str, epochs: int, *, double: bool = False) -> Callable[..., nn.Module]:
+    """A function of a graph, its training nodes, n and the jitter."""
+    return fit_sgc if model == "SGC" else functools.partial(fit_network, kind=model, epochs=epochs, double=double)
+
+
+def graph_for(cell: dict[str, Any]) -> Data:
+    """The graph of a cell, in its precision."""
+    data = load_dataset(cell["graph"])
+    if cell.get("double"):
+        data = data.clone()
+        data.x = data.x.double()
+    return data
 
 
 def jury_of(model: nn.Module, name: str, data: Data, nodes: Tensor) -> Jury:
@@ -160,57 +177,62 @@ def estimates(base: Base, edits: list[Edit], *, exact: bool) -> dict[str, tuple[
     return found
 
 
-def correlation(a: list[float], b: list[float]) -> float:
+def correlation(a: Any, b: Any) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
 def against_retraining(cell: dict[str, Any]) -> dict[str, Any]:
-    data = load_dataset(cell["graph"])
+    """Changes of the validation risk and of predictions, estimated and trained again, over all edits.
+
+    A network is trained again twice for every edit. The second time all initial parameters differ by one part in a
+    million, before the edit and after it: what the two changes have in common is what training itself reproduces.
+    """
+    data = graph_for(cell)
     nodes, asked = data.train_mask.nonzero()[:, 0], data.val_mask.nonzero()[:, 0]
-    n, again = len(nodes), trainer(cell["model"], cell["epochs"])
+    n, again = len(nodes), trainer(cell["model"], cell["epochs"], double=cell.get("double", False))
     jury = jury_of(again(data, nodes, n), cell["model"], data, nodes)
     base, truth = base_of(jury), data.y[asked]
     edits = drawn(jury, cell["kind"], cell["edits"])
     found = estimates(base, edits, exact=cell["model"] == "GCN")
     engine = base.engine
 
-    def risk(thetas: Tensor, there: Any = engine) -> list[float]:
-        p = predictions(there, thetas, asked)
-        return [float(torch.nn.functional.nll_loss(q.clamp_min(1e-300).log(), truth)) for q in p.unbind(dim=2)]
+    def risk(p: Tensor) -> list[float]:
+        return [float(nn.functional.nll_loss(q.clamp_min(1e-300).log(), truth)) for q in p.unbind(dim=2)]
 
-    before = predictions(engine, engine.theta[None], asked)[:, :, 0]
-    start = risk(engine.theta[None])[0]
-    changes: dict[str, list[float]] = {"retrained": [], "whole": [], "whole retrained": [], **{m: [] for m in found}}
-    moves: dict[str, list[Tensor]] = {"retrained": [], **{m: [] for m in found}}
-    seconds = 0.0
+    jitters = (0.0,) if cell["model"] == "SGC" else (0.0, JITTER)
+    starts = torch.stack([flat(again(data, nodes, n, jitter)) for jitter in jitters])
+    before = predictions(engine, starts, asked)  # (m, C, 1 or 2)
+    names = [*found, "retrained", "trained again"][: len(found) + len(jitters)]
+    origin = torch.tensor([0] * len(found) + list(range(len(jitters))))
+    changes, moves, seconds = [], [], 0.0
     for k, edit in enumerate(edits):
         graph, left = edit.applied(jury.data), edit.labelled(nodes)
         started = time.process_time()
-        model = again(graph, left, n)
-        seconds += time.process_time() - started
-        theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).double()
-        thetas = torch.stack([theta, *(engine.theta + steps[k] for steps, _ in found.values())])
-        for name, value in zip(["retrained", *found], risk(thetas), strict=True):
-            changes[name].append(value - start)
-        for name, p in zip(["retrained", *found], predictions(engine, thetas, asked).unbind(dim=2), strict=True):
-            moves[name].append((p - before).flatten())
-        there = engine.elsewhere(graph, left, engine.loss.targets(graph.y[left]))
-        whole = risk(thetas[:2], there)
-        changes["whole retrained"].append(whole[0] - start)
-        changes["whole"].append(whole[1] - start)
-    joined = {name: torch.cat(parts).numpy() for name, parts in moves.items()}
+        models = [again(graph, left, n, jitter) for jitter in jitters]
+        seconds += (time.process_time() - started) / len(jitters)
+        thetas = torch.stack([*(engine.theta + steps[k] for steps, _ in found.values()), *map(flat, models)])
+        p = predictions(engine, thetas, asked)
+        changes.append(np.subtract(risk(p), np.take(risk(before), origin)))
+        moves.append((p - before[:, :, origin]).flatten(0, 1).numpy())
+    risks = dict(zip(names, np.stack(changes, axis=1), strict=True))
+    joined = dict(zip(names, np.concatenate(moves).T, strict=True))
+    truth_moves = joined["retrained"]
     rows = {
         name: {
-            "risk": correlation(changes[name], changes["retrained"]),
-            "predictions": correlation(joined[name], joined["retrained"]),
-            "slope": float(joined[name] @ joined["retrained"] / (joined["retrained"] @ joined["retrained"])),
-            "milliseconds": 1e3 * cpu,
-            "times_faster": seconds / len(edits) / cpu,
+            "risk": correlation(risks[name], risks["retrained"]),
+            "predictions": correlation(joined[name], truth_moves),
+            "slope": float(joined[name] @ truth_moves / (truth_moves @ truth_moves)),
         }
-        for name, (_, cpu) in found.items()
+        for name in names
+        if name != "retrained"
     }
-    rows["newton"]["whole_risk"] = correlation(changes["whole"], changes["whole retrained"])
-    return {"methods": rows, "retraining_seconds": seconds / len(edits), "labels": n}
+    for name, (_, cpu) in found.items():
+        rows[name] |= {"milliseconds": 1e3 * cpu, "times_faster": seconds / len(edits) / cpu}
+    return {"methods": rows, "retraining_seconds": seconds / len(edits), "labels": n, "gradient": base.gradient}
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).double()
 
 
 # --- a hundred deletions, one after the other ----------------------------------------------------------------------
@@ -241,7 +263,7 @@ def sequence(cell: dict[str, Any]) -> dict[str, Any]:
         if k != 1 and k % 10:
             continue
         model = again(state.data, state.train_nodes, n)
-        theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).double()
+        theta = flat(model)
         there = jury.engine.elsewhere(
             state.data, state.train_nodes, jury.engine.loss.targets(state.data.y[state.train_nodes])
         )
@@ -319,8 +341,8 @@ def cells_of(*, quick: bool) -> list[dict[str, Any]]:
     """The cells in the order of their importance; a run can be interrupted and resumed."""
     few = 6 if quick else 100
 
-    def table_of(model: str, epochs: int, graph: str, edits: int) -> list[dict[str, Any]]:
-        common = {"part": "retraining", "model": model, "epochs": epochs, "graph": graph, "edits": edits}
+    def table_of(model: str, epochs: int, graph: str, edits: int, **more: Any) -> list[dict[str, Any]]:
+        common = {"part": "retraining", "model": model, "epochs": epochs, "graph": graph, "edits": edits, **more}
         return [{**common, "kind": kind} for kind in KINDS]
 
     def sequence_of(model: str, epochs: int) -> dict[str, Any]:
@@ -334,24 +356,29 @@ def cells_of(*, quick: bool) -> list[dict[str, Any]]:
     if not quick:
         found += table_of("SGC", 0, "citeseer", few)
     for graph, top in (("cora", 10), ("ba-shapes", 12)):
-        found.append({"part": "explanations", "graph": graph, "nodes": 2 if quick else 10, "top": top})
+        found.append({"part": "explanations", "graph": graph, "nodes": 2 if quick else 40, "top": top})
     found += table_of("GCN", 200, "cora", few)
     if quick:
         return found
     found += [*table_of("SGC", 0, "pubmed", few), sequence_of("SGC", 0)]
-    for activation, epochs in (("relu", 200), ("linear", 200), ("relu", 1000), ("linear", 1000)):
-        cell = {"part": "paths", "graph": "cora", "kind": "edge", "edits": 20}
-        found.append({**cell, "activation": activation, "epochs": epochs})
+    for model, kind, activation, epochs in PATHS:
+        cell = {"part": "paths", "graph": "cora", "kind": kind, "edits": 20, "model": model, "epochs": epochs}
+        found.append({**cell, "activation": activation})
     found += [*table_of("GCN", 200, "pubmed", few), *table_of("GCN", 200, "citeseer", few)]
-    found += [times_of("citeseer"), times_of("pubmed"), *table_of("GCN", 1000, "cora", few)]
-    return [*found, *table_of("GAT", 100, "cora", 20)]  # a GAT takes seconds to train
+    found += table_of("GAT", 100, "cora", 20)  # a GAT takes seconds to train
+    for graph in GRAPHS:
+        found += table_of("GCN", 200, graph, few, double=True)
+    found += table_of("GAT", 100, "cora", 20, double=True)
+    return [*found, times_of("citeseer"), times_of("pubmed")]
 
 
 def stamp_of(cell: dict[str, Any]) -> str:
     """The version of a cell's measurement."""
     if cell["part"] in ("sequence", "time", "explanations"):
-        return "5"
-    return "3" if cell.get("model") == "SGC" else "4"
+        return "7" if cell["part"] in ("time", "explanations") else "6"
+    if cell["part"] == "retraining":
+        return "3" if cell["model"] == "SGC" else "6"
+    return "5"
 
 
 def main() -> None:

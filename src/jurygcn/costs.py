@@ -17,7 +17,7 @@ from jurygcn.conformal.rank import MOST
 from jurygcn.engine.ways import DIRECTIONS
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.iterated import ARRAYS
-from jurygcn.linalg import NEVER_REFUSED, Choice, choose
+from jurygcn.linalg import NEVER_REFUSED, Choice, WithDiagonal, choose
 from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
 from jurygcn.settings import BALLOT_SHARE
 
@@ -101,27 +101,12 @@ class PlannedFactor:
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedOperator:
+class PlannedOperator(WithDiagonal):
     """What the choice of a solver looks at, of a curvature that was not made."""
 
     diagonal: Tensor
     factor: PlannedFactor
     low_rank: bool
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return len(self.diagonal)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of solves."""
-        return self.diagonal.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of solves."""
-        return self.diagonal.device
 
     @property
     def definite(self) -> bool | None:

@@ -326,10 +326,13 @@ class Jury:
         return torch.cat([votes.permute(2, 0, 1) for _, votes in stream])
 
     @plain_torch()
-    def influence_on(self, node: int, of: str = "labels") -> pd.DataFrame:
-        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn."""
+    def influence_on(self, node: int, of: str = "labels", *, check: int = 0) -> pd.DataFrame:
+        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn.
+
+        With ``check`` the model is trained again for so many rows, the largest; ``retrained`` is the drop then.
+        """
         self._sources.check()
-        return influence_on(self, node, of)
+        return influence_on(self, node, of, check)
 
     @plain_torch()
     def what_if(self, nodes: Tensor | Sequence[int] | None = None, *, steps: int = 1, **edit: Any) -> WhatIf:

@@ -70,6 +70,8 @@ def save_jury(jury: Jury, folder: Path) -> Path:
 
 def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data | HeteroData, **overrides: Any) -> Jury:
     """Read a jury back, if it belongs to this model and graph and its numbers are those of a jury."""
+    if not (folder / FILE).exists():
+        raise DataError(f"expected a folder written by jury.save() at {folder}, got no {FILE} there; check the path")
     try:
         about, arrays = read_sealed(folder / FILE)
         if about.get("format") != FORMAT:

@@ -246,6 +246,10 @@ def test_why():
     assert all(len(rows) <= 2 for rows in shown["influence"].values())
     row = shown["influence"]["edges"][0]
     assert row["support"] == pytest.approx(row["direct"] + row["through_parameters"])
+    assert "retrained" not in row
+    checked = run_json("why", "karate", 5, *FAST, "--top", 2, "--check", 1)["influence"]["edges"]
+    assert checked[0]["retrained"] is not None
+    assert checked[1]["retrained"] is None
     words = run("why", "karate", 5, *FAST)
     assert words.exit_code == 0
     assert "if they were not there" in words.stdout
@@ -331,7 +335,10 @@ def test_eighty_columns_show_what_people_need(tmp_path, monkeypatch):
 
 
 def test_a_set_without_the_prediction_is_explained():
-    rows = [{"trained_on": False, "prediction_in_set": True}, {"trained_on": False, "prediction_in_set": False}]
+    rows = [{"trained_on": False, "prediction_in_set": held, "label_set": [1]} for held in (True, False)]
     assert marks_in_words(rows[:1], 1) == ["label sets at alpha 0.1"]
     assert "because the votes were averaged over neighbours, who disagree" in marks_in_words(rows, 1)[1]
     assert "because its probability is too low" in marks_in_words(rows, 0)[1]
+    empty = {"trained_on": False, "prediction_in_set": False, "label_set": []}
+    assert marks_in_words([empty], 1)[1].endswith("because no label fits")
+    assert marks_in_words([*rows, empty], 0)[1].endswith("because its probability is too low or no label fits")

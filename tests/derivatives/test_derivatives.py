@@ -83,11 +83,23 @@ def test_jacobian_and_its_products(case: Case):
     for structured in structured_forms(engine):
         assert structured.shape == dense.shape
         for weights in (scale, torch.full_like(scale, 0.3)):
-            wanted = torch.einsum("icp,p,jdp->icjd", rows, weights, rows[some])
-            torch.testing.assert_close(structured.cross(structured.subset(some), weights), wanted, **EXACT)
+            left, right = torch.randn(n, C, 2, generator=generator).double(), torch.randn(2, C, 2).double()
+            wanted = torch.einsum("ick,icp,p,jdp,jdl->ikjl", left, rows, weights, rows[some], right).reshape(2 * n, 4)
+            there = structured.subset(some)
+            torch.testing.assert_close(structured.cross(weights, left, there, right), wanted, **EXACT)
+            groups = [slice(0, 1), slice(1, n), slice(n, n)]
+            for group, gram in zip(groups, structured.group_grams(weights, left, groups), strict=True):
+                part = torch.einsum("ick,icp->ikp", left[group], rows[group]).flatten(0, 1)
+                torch.testing.assert_close(gram, (part * weights) @ part.T, **EXACT)
         torch.testing.assert_close(structured.push(V), dense.push(V), **EXACT)
         torch.testing.assert_close(structured.pull(A), dense.pull(A), **EXACT)
         torch.testing.assert_close(structured.pull_each(A[:, :, 0]), dense.pull_each(A[:, :, 0]), **EXACT)
+        owner = torch.arange(n) % 2 * 2  # the middle one of three groups is empty
+        sums = torch.stack(
+            [dense.pull((A[:, :, 0] * (owner == g)[:, None])[:, :, None])[:, 0] for g in (0, 1, 2)], dim=1
+        )
+        torch.testing.assert_close(structured.pull_groups(A[:, :, 0], owner, 3), sums, **EXACT)
+        torch.testing.assert_close(dense.pull_groups(A[:, :, 0], owner, 3), sums, **EXACT)
         for weights in (scale, torch.full_like(scale, 0.7)):
             torch.testing.assert_close(structured.gram(weights), dense.gram(weights), **EXACT)
         torch.testing.assert_close(structured.subset(some).push(V), dense.push(V)[some], **EXACT)

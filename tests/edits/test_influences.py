@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from edited_cases import DECAY, models, small
+from torch_geometric.data import Data
 from torch_geometric.explain import Explainer, fidelity, unfaithfulness
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.utils import k_hop_subgraph
 
 from jurygcn import Jury, LeaveOut, Retraining
-from jurygcn.edits import influences
+from jurygcn.edits import influences, together
+from jurygcn.edits.certificate import Certificate
 from jurygcn.edits.explainer import JuryExplainer
 from jurygcn.errors import DataError, SettingError
 from jurygcn.models import train
@@ -89,6 +92,54 @@ def test_forgetting_is_removing_and_its_certificate_compares_with_retraining() -
     assert done.certificate.predictions == pytest.approx(wanted, rel=1e-3)
     assert done.certificate.sample == 3
     assert "retrained" in done.certificate.words
+    moved = (removed.after - removed.before)[[0, 1, 3]]
+    with torch.no_grad():
+        old = jury.engine.model(removed.data.x, removed.data.edge_index).softmax(dim=1)[[0, 1, 3]]
+    pairs = torch.stack([(removed.after[[0, 1, 3]] - old).flatten(), (again - old).flatten()])
+    assert done.certificate.correlation == pytest.approx(float(torch.corrcoef(pairs)[0, 1]), abs=1e-4)
+    assert float(moved.abs().max()) > 0
+    assert removed.certify(Retraining(epochs=60), sample=[0, 1, 3]) == done.certificate
+
+
+def test_a_certificate_says_when_the_step_is_no_nearer_than_the_old_model() -> None:
+    common = {"parameters": 1.0, "correlation": 0.1, "same_class": 1.0, "sample": 5}
+    good = Certificate(predictions=0.1, untouched=0.2, **common)
+    bad = Certificate(predictions=0.2, untouched=0.1, **common)
+    assert good.helps
+    assert not bad.helps
+    assert "do not use it" in bad.words
+    assert "do not use it" not in good.words
+
+
+@pytest.mark.parametrize("of", ["labels", "edges", "nodes", "features"])
+def test_rows_can_be_checked_by_training_again(of: str) -> None:
+    data, nodes = small()
+    model = models("gcn")
+    train(model, data, nodes, epochs=60, weight_decay=DECAY, seed=0)
+    jury = Jury(model, data, nodes, weight_decay=DECAY, retraining=Retraining(epochs=60)).fit()
+    table = jury.influence_on(NODE, of=of, check=2)
+    assert table["retrained"].notna().sum() == 2
+    row = table.iloc[0]
+    left, features = nodes, data.x.clone()
+    edge_index = data.edge_index
+    if of == "labels":
+        left = nodes[nodes != int(row["train_node"])]
+    elif of == "features":
+        features[NODE, int(row["feature"])] = 0
+    else:
+        gone = {int(row["node"])} if of == "nodes" else {int(row["source"]), int(row["target"])}
+        cut = [len(gone & {a, b}) == len(gone) for a, b in edge_index.T.tolist()]
+        edge_index = edge_index[:, ~torch.tensor(cut)]
+        left = nodes[nodes != int(row["node"])] if of == "nodes" else nodes
+    again, edited = models("gcn"), Data(x=features, edge_index=edge_index, y=data.y, num_nodes=12)
+    weights = torch.full((len(left),), len(left) / len(nodes)).double()
+    train(again, edited, left, epochs=60, weight_decay=DECAY, node_weights=weights, seed=0)
+    with torch.no_grad():
+        before = model(data.x, data.edge_index).softmax(dim=1)[NODE]
+        after = again(features, edge_index).softmax(dim=1)[NODE]
+    c = int(before.argmax())
+    assert row["retrained"] == pytest.approx(float(before[c] - after[c]), abs=1e-4)
+    assert "retrained" not in jury.influence_on(NODE, of=of)
 
 
 @pytest.mark.parametrize("effect", ["direct", "both"])
@@ -123,6 +174,51 @@ def test_the_explainer_gives_masks_that_pyg_can_measure(effect: str) -> None:
     assert 0.0 <= unfaithfulness(explainer, explanation) <= 1.0
     with pytest.raises(DataError, match="graph of the jury"):
         explainer(data.x, data.edge_index[:, 2:], index=NODE)
+
+
+def test_the_order_of_edges_is_the_greedy_one_on_the_whole_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "MOST", 4)
+    jury = JURIES["gat", "cross_entropy"]
+    model, data = jury.engine.model, jury.data
+    explainer = Explainer(
+        model,
+        algorithm=JuryExplainer(jury),
+        explanation_type="model",
+        edge_mask_type="object",
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )
+    mask = explainer(data.x, data.edge_index, index=NODE).edge_mask
+    E = data.edge_index.shape[1]
+    near = k_hop_subgraph(NODE, 1, data.edge_index)[0]
+    inside = torch.isin(data.edge_index[1], near)
+    assert not bool(mask[~inside].any()), "their messages never arrive"
+
+    def probability(weights: torch.Tensor) -> torch.Tensor:
+        set_masks(model, weights, data.edge_index, apply_sigmoid=False)
+        z = model(data.x, data.edge_index)[NODE].softmax(dim=0)
+        clear_masks(model)
+        return z[c]
+
+    c = int(model(data.x, data.edge_index)[NODE].argmax())
+    chosen: list[int] = []
+    for _ in range(4):
+        values = torch.full((E,), -torch.inf).double()
+        for e in inside.nonzero()[:, 0].tolist():
+            if e not in chosen:
+                kept = torch.zeros(E).double()
+                kept[[*chosen, e]] = 1.0
+                with torch.no_grad():
+                    values[e] = probability(kept) - probability(1.0 - kept)
+        chosen.append(int(values.argmax()))
+    assert mask.argsort(descending=True)[:4].tolist() == chosen
+    weights = torch.ones(E).double()
+    steps = []
+    for k in range(together.POINTS):
+        part = (weights * (k + 0.5) / together.POINTS).requires_grad_()
+        steps.append(torch.autograd.grad(probability(part).log(), part)[0])
+    single = torch.stack(steps).mean(dim=0)
+    rest = [e for e in single.argsort(descending=True).tolist() if e not in chosen and single[e] > 0]
+    assert mask.argsort(descending=True)[4 : 4 + len(rest)].tolist() == rest
 
 
 def test_masks_that_it_cannot_make_are_refused() -> None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from jurygcn import Jury, LeaveOut
 from jurygcn.edits.base import base_of
-from jurygcn.edits.edit import edit_of
+from jurygcn.edits.edit import changes_of, edit_of
 from jurygcn.edits.steps import Objectives
-from jurygcn.edits.what_if import Walk
+from jurygcn.edits.what_if import EditHealth, Walk
 from jurygcn.errors import DataError, SettingError
+from jurygcn.graph.edited import edited_graph
 from jurygcn.models import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -132,7 +133,7 @@ def test_taking_a_label_away_is_leaving_it_out(case: tuple[str, str]) -> None:
         torch.testing.assert_close(found, steps[i].double(), rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize("name", ["gcn", "gat", "deep"])
 def test_many_edits_at_once_are_the_same_as_one_by_one(name: str) -> None:
     jury, _ = JURIES[name, "cross_entropy"]
     made = [edit_of(jury.engine, **edit) for edit in edits(jury.data).values()]
@@ -140,6 +141,39 @@ def test_many_edits_at_once_are_the_same_as_one_by_one(name: str) -> None:
     together = Objectives(base, made).steps(tolerance=1e-10)
     for row, edit in zip(together, made, strict=True):
         torch.testing.assert_close(row, Objectives(base, [edit]).steps(tolerance=1e-10)[0], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "deep"])
+def test_edits_share_the_rows_that_none_of_them_changes(name: str) -> None:
+    jury, model = JURIES[name, "cross_entropy"]
+    parts = edits(jury.data)
+    made = [edit_of(jury.engine, **edit) for edit in parts.values()]
+    pairs = torch.cartesian_prod(torch.arange(len(made)), torch.arange(12))
+    hops = 3 if name == "deep" else 2
+    found = edited_graph(jury.data, pairs[:, 1], hops, changes_of(made, pairs[:, 0]), most_rows=1_000)
+    assert found is not None
+    graph, rows = found
+    with torch.no_grad():
+        outputs = model(graph.x, graph.edge_index)[rows].view(len(made), 12, -1)
+        for edit, mine in zip(parts.values(), outputs, strict=True):
+            hand, _ = edited_by_hand(jury.data, jury.train_nodes, edit)
+            torch.testing.assert_close(mine, model(hand.x, hand.edge_index))
+    touched = [len(e.touched) for e in made]
+    far = edited_graph(jury.data, torch.arange(12), 0, changes_of(made[:1], torch.zeros(12).long()), most_rows=1_000)
+    assert far is not None
+    assert int(far[0].num_nodes) == 12 + 1, "without message passing only features matter: a row for each node"
+    assert max(touched) < int(graph.num_nodes) <= 12 * (len(made) + 1) + 1
+    assert edited_graph(jury.data, pairs[:, 1], hops, changes_of(made, pairs[:, 0]), most_rows=5) is None
+
+
+def test_a_model_that_stopped_early_is_told_to_compare_with_retraining() -> None:
+    jury, _ = JURIES["gcn", "cross_entropy"]
+    health = jury.what_if(remove_edges=[edges_of(jury)[0]]).health
+    assert health.gradient > 1e-2
+    assert "certify()" in health.words
+    assert not health.retrain
+    at_minimum = EditHealth(affected=1, step=0.1, remaining=0.0, drift=1.0, gradient=0.0)
+    assert "certify()" not in at_minimum.words
 
 
 def test_a_model_that_sees_the_whole_graph_is_edited_as_a_whole() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +29,9 @@ TITLES = {
     "features": "Features of the node: if they were zero",
 }
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's number or name.")]
+Check = Annotated[
+    int, given.whole("--check", "Train again without this many of the largest, each.", least=0, most=MOST_SHOWN)
+]
 Top = Annotated[int, given.whole("--top", "The number of rows in each table.", most=MOST_SHOWN)]
 
 
@@ -42,6 +46,7 @@ def why(
     epochs: given.Epochs = Recipe.epochs,
     weight_decay: given.WeightDecay = None,
     hidden: given.Hidden = Recipe.hidden,
+    check: Check = 0,
     as_json: given.AsJson = False,
 ) -> None:
     """Say what drives the prediction of a node: labels, edges, neighbours and features, each taken away.
@@ -67,10 +72,10 @@ def why(
     asked = Names.of_nodes(session.data).position(node)
     jury = fit_jury(session, leave_out=LeaveOut())
     with session.timed("influence", "Taking things away"):
-        tables = {of: jury.influence_on(asked, of=of) for of in TAKEN_AWAY}
+        tables = {of: jury.influence_on(asked, of=of, check=check) for of in TAKEN_AWAY}
     found = prediction_of(jury, asked)
     if as_json:
-        rows = {of: frame.head(top).to_dict("records") for of, frame in tables.items()}
+        rows = {of: _records(frame.head(top)) for of, frame in tables.items()}
         print_json({**session.describe("why"), "node": asked, "prediction": found, "influence": rows})
         return
     console = Console()
@@ -92,18 +97,26 @@ def prediction_of(jury: Jury, node: int) -> dict[str, Any]:
     return {"class": int(row.argmax()), "probability": float(row.max())}
 
 
+def _records(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    """The rows of a table; what was not trained again has no number."""
+    missing = frame.isna().to_numpy()
+    return frame.astype(object).mask(missing, None).to_dict("records")
+
+
 def influence_table(frame: pd.DataFrame, title: str, session: Session, classes: Names) -> Table:
     """One kind of influence as a table."""
     table = Table(title=shown(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("taken away")
-    for name in ("support", "direct", "through training"):
+    names = {"support": "support", "direct": "direct", "through_parameters": "through training"}
+    names |= {"retrained": "trained again"} if "retrained" in frame else {}
+    for name in names.values():
         table.add_column(name, justify="right")
     table.add_column("prediction without")
     for row in frame.to_dict("records"):
-        numbers = [f"{row[key]:+.3f}" for key in ("support", "direct", "through_parameters")]
+        numbers = ["" if math.isnan(row[key]) else f"{row[key]:+.3f}" for key in names]
         table.add_row(shown(_thing(row, session, classes)), *numbers, shown(_class(classes, row["prediction_without"])))
     if frame.empty:
-        table.add_row("nothing", "", "", "", "")
+        table.add_row("nothing", *[""] * len(names), "")
     return table
 
 
@@ -112,12 +125,15 @@ def _thing(row: dict[Any, Any], session: Session, classes: Names) -> str:
         return f"{_node(session, row['source'])} - {_node(session, row['target'])}"
     if "train_node" in row:
         return f"{_class(classes, row['label'])} of {_node(session, row['train_node'])}"
-    return f"feature {int(row['feature'])}" if "feature" in row else _node(session, row["node"])
+    if "feature" not in row:
+        return _node(session, row["node"])
+    names, number = session.data.get("feature_names"), int(row["feature"])
+    return str(names[number]) if names is not None else f"feature {number}"
 
 
 def _node(session: Session, node: float) -> str:
     names = getattr(session.data, "node_names", None)
-    return f"node {int(node)}" + (f" ({names[int(node)]})" if names and str(names[int(node)]) != str(int(node)) else "")
+    return str(names[int(node)]) if names and str(names[int(node)]) != str(int(node)) else f"node {int(node)}"
 
 
 def _class(classes: Names, number: float) -> str:

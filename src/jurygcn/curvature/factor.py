@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,19 +79,19 @@ class GGNFactor:
         return total.add_(self._gram(inverse_diagonal)) if bool((inverse_diagonal != 0).any()) else total
 
     def _gram(self, inverse_diagonal: Tensor) -> Tensor:
-        return self._between(self.jacobian.gram(inverse_diagonal), self)
+        n, C, K = self.root.shape
+        gram = self.jacobian.gram(inverse_diagonal)  # (n, C, n, C)
+        left = torch.bmm(self.scaled_root.transpose(1, 2), gram.reshape(n, C, n * C))
+        both = torch.bmm(left.reshape(n * K, n, C).transpose(0, 1), self.scaled_root)
+        return both.transpose(0, 1).reshape(n * K, n * K)
 
     def cross(self, other: GGNFactor, inverse_diagonal: Tensor) -> Tensor | None:
         """U diag(w) U'^T with other rows: (P,) -> (nK, mK); None if the Jacobians have no short way."""
-        gram = self.jacobian.cross(other.jacobian, inverse_diagonal)
-        return None if gram is None else self._between(gram, other)
+        return self.jacobian.cross(inverse_diagonal, self.scaled_root, other.jacobian, other.scaled_root)
 
-    def _between(self, gram: Tensor, other: GGNFactor) -> Tensor:
-        """Products of rows of Jacobians to those of U: (n, C, m, C) -> (nK, mK)."""
-        (n, C, K), m = self.root.shape, len(other.root)
-        left = torch.bmm(self.scaled_root.transpose(1, 2), gram.reshape(n, C, m * C))
-        both = torch.bmm(left.reshape(n * K, m, C).transpose(0, 1), other.scaled_root)
-        return both.transpose(0, 1).reshape(n * K, m * K)
+    def group_grams(self, inverse_diagonal: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """U_g diag(w) U_g^T for groups g of nodes: (P,) -> (gK, gK) each; for Jacobians with ``cross``."""
+        return self.jacobian.group_grams(inverse_diagonal, self.scaled_root, groups)
 
     def matmul(self, block: Tensor) -> Tensor:
         """U V: (P, k) -> (nK, k)."""

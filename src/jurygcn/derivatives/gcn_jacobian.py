@@ -5,6 +5,7 @@ The first layer of a two-layer GCN factorises over hidden units, so its cost doe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -66,14 +67,28 @@ class TwoLayerJacobian(HeldJacobian):
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
         return _assemble(inner, self.AE, self.W2, scale2)
 
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
-        """J diag(scale) J'^T with the Jacobian of the same model at other nodes or on another graph."""
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
+        """L^T J diag(scale) J'^T L' with the Jacobian of the same model at other nodes or on another graph."""
         there = other.expanded if isinstance(other, RowSpaceJacobian) else other
         if not isinstance(there, TwoLayerJacobian):
             return None
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), there.T.transpose(1, 2))  # (h, n, m)
-        return _assemble(inner, self.AE, self.W2, scale2, there.AE)
+        return _between(inner, scale2, self.W2, (self.AE, root), (there.AE, other_root))
+
+    def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """L_g^T J_g diag(scale) J_g^T L_g for groups of nodes."""
+        scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
+        same, found = bool((scale1 == scale1[0, 0]).all()), []
+        for group in groups:
+            T = self.T[:, group]
+            if same:  # a copy of T with another scale takes longer than the products
+                inner = torch.bmm(T, T.transpose(1, 2)).mul_(float(scale1[0, 0]))
+            else:
+                inner = torch.bmm(T * scale1.T.unsqueeze(1), T.transpose(1, 2))
+            own = (self.AE[group], root[group])
+            found.append(_between(inner, scale2, self.W2, own, own))
+        return found
 
     def curvature(self, root: Tensor) -> Tensor:
         r"""Sum of J_i^T L_i L_i^T J_i, block by block; the first layer's blocks do not depend on C.
@@ -175,14 +190,37 @@ class RowSpaceJacobian(HeldJacobian):
         """J^T A."""
         k, h = block.shape[2], self.W2.shape[0]
         hidden = torch.einsum("qc,ick->qik", self.W2, block).reshape(-1, k)
-        spread = (self._blocks.T @ hidden).view(h, -1, k).transpose(0, 1)  # (R, h, k)
-        first = self.AX.T @ spread.reshape(spread.shape[0], -1)
-        second = torch.einsum("iq,ick->qck", self.AE, block)
-        return torch.cat([first.view(-1, k), second.flatten(0, 1)])
+        spread = (self._blocks.T @ hidden).view(h, -1, k).permute(1, 2, 0)  # (R, k, h)
+        first = (self.AX.T @ spread.reshape(len(spread), -1)).view(-1, k, h)
+        value = block.new_empty(k, self.shape[2])  # columns in one piece, as the steps of jurors are
+        value[:, : first.shape[0] * h].view(k, -1, h).copy_(first.transpose(0, 1))
+        value[:, first.shape[0] * h :] = torch.einsum("iq,ick->kqc", self.AE, block).flatten(1)
+        return value.T
 
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """J_i^T a_i for every node."""
         return self.expanded.pull_each(cotangents)
+
+    def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
+        """The sum of J_i^T a_i over each group: rows of M are weighted and summed before the product with AX."""
+        (n, h), C = self.AE.shape, self.W2.shape[1]
+        entries = np.diff(self.mask.indptr)
+        weight = (cotangents @ self.W2.T).T.cpu().numpy().ravel()  # (h n,)
+        rows = (group.cpu().numpy() * h + np.arange(h)[:, None]).ravel()  # group * h + q
+        values = self.mask.data * np.repeat(weight, entries)
+        shape = (count * h, self.mask.shape[1])
+        summed = sp.csr_matrix((values, (np.repeat(rows, entries), self.mask.indices)), shape=shape)
+        first = summed @ (self.AX.to_scipy() if isinstance(self.AX, SparseMatrix) else self.AX.cpu().numpy())
+        first = torch.from_numpy(first.toarray() if sp.issparse(first) else first).view(count, h, -1)
+        pairs = (self.AE.unsqueeze(2) * cotangents.unsqueeze(1)).view(n, h * C)
+        second = pairs.new_zeros(count, h * C).index_add_(0, group, pairs)
+        return torch.cat([first.to(pairs).permute(2, 1, 0).flatten(0, 1), second.T])
+
+    def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """L_g^T J_g diag(scale) J_g^T L_g for groups of nodes, from T if it is not too large."""
+        if self.shape[0] * self.shape[2] <= TEMPORARY_NUMBERS:
+            return self.expanded.group_grams(scale, root, groups)
+        return super().group_grams(scale, root, groups)
 
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T, from the R x R products of the reached rows."""
@@ -195,17 +233,17 @@ class RowSpaceJacobian(HeldJacobian):
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
 
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
-        """J diag(scale) J'^T with the Jacobian of the same model at other nodes or on another graph."""
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
+        """L^T J diag(scale) J'^T L' with the Jacobian of the same model at other nodes or on another graph."""
         F, h = self.AX.shape[1], self.W2.shape[0]
         scale1 = scale[: F * h].view(F, h)
         if not isinstance(other, RowSpaceJacobian) or not bool((scale1 == scale1[0, 0]).all()):
-            return self.expanded.cross(other, scale)
-        rows = _products(self.AX, other.AX)  # (R, R')
-        seen = torch.from_numpy(other.mask @ np.ascontiguousarray(rows.T)).view(h, len(other.AE), -1)  # (h, m, R)
+            return self.expanded.cross(scale, root, other, other_root)
+        rows = _products(other.AX, self.AX)  # (R', R)
+        seen = torch.from_numpy(other.mask @ rows).view(h, len(other.AE), -1)  # (h, m, R)
         spread = seen.transpose(1, 2).reshape(-1, len(other.AE)).to(self.AE)
         inner = float(scale1[0, 0]) * (self._blocks @ spread).view(h, len(self.AE), -1)
-        return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1), other.AE)
+        return _between(inner, scale[F * h :].view(h, -1), self.W2, (self.AE, root), (other.AE, other_root))
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
@@ -254,14 +292,40 @@ def _products(left: Tensor | SparseMatrix, right: Tensor | SparseMatrix) -> np.n
     return (left @ dense.T).cpu().numpy()
 
 
-def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor, other: Tensor | None = None) -> Tensor:
-    """The Gram matrix of both layers from T_q T'_q^T: (h, n, m) -> (n, C, m, C); other is AE', by default AE."""
-    (h, n, m), C = inner.shape, W2.shape[1]
+def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+    """The Gram matrix of both layers from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
+    (h, n, _), C = inner.shape, W2.shape[1]
     pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
-    first = (pairs.T @ inner.reshape(h, n * m)).view(C, C, n, m)
-    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE if other is None else other)
+    first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)
+    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
     first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
     return first.permute(2, 0, 3, 1)
+
+
+Rows = tuple[Tensor, Tensor]
+
+
+def _between(inner: Tensor, scale2: Tensor, W2: Tensor, left: Rows, right: Rows) -> Tensor:
+    r"""Products of the rows L^T J of both layers, from T_q D T'_q^T.
+
+    .. math::
+        \sum_q (L_i^T W_2^T)_{kq} (T_q D_q T_q'^T)_{ij} (W_2 L_j')_{ql}
+        + \sum_{qc} (L_i)_{ck} (\hat A E)_{iq} D_{qc} (\hat A E)'_{jq} (L_j')_{cl}
+
+    Shapes: inner (h, n, m), scale2 (h, C), left and right: AE (n, h) and L (n, C, K) -> (nK, mK).
+    """
+    (AE, root), (other, other_root) = left, right
+    (h, n, m), K = inner.shape, root.shape[2]
+    mixed = (W2 @ other_root).transpose(0, 1).unsqueeze(1)  # (h, 1, m, K)
+    there = (other_root.mT.unsqueeze(2) * other[:, None, :, None]).flatten(2).flatten(0, 1)  # (m K, h C)
+    out, most = inner.new_empty(n, K, m * K), max(1, TEMPORARY_NUMBERS // max(1, h * m * K))
+    for first in range(0, n, most):
+        i = slice(first, first + most)
+        weighted = (inner[:, i].unsqueeze(3) * mixed).transpose(0, 1).reshape(-1, h, m * K)
+        torch.bmm(root[i].mT @ W2.T, weighted, out=out[i])
+        here = (root[i].mT.unsqueeze(2) * (AE[i].unsqueeze(2) * scale2).unsqueeze(1)).flatten(2).flatten(0, 1)
+        out[i].view(-1, m * K).addmm_(here, there.T)
+    return out.flatten(0, 1)
 
 
 def own_blocks(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:

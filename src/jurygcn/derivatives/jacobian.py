@@ -5,6 +5,7 @@ The Gauss-Newton matrix and the jurors use J only through the products of :class
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -34,14 +35,23 @@ class Jacobian(Protocol):
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """Row i is J_i^T a_i: (n, C) -> (n, P)."""
 
+    def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
+        """The sum of J_i^T a_i over each of ``count`` groups of nodes: (n, C), (n,) -> (P, count)."""
+
     def normal(self, root: Tensor, block: Tensor) -> Tensor:
         """Sum over nodes of J_i^T L_i L_i^T J_i V: (n, C, K), (P, k) -> (P, k)."""
 
     def gram(self, scale: Tensor) -> Tensor:
         """J diag(scale) J^T: (P,) -> (n, C, n, C)."""
 
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
-        """J diag(scale) J'^T with another Jacobian: (P,) -> (n, C, m, C); None if this form has no short way."""
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
+        """L^T J diag(scale) J'^T L' with another Jacobian: (P,), (n, C, K), (m, C, K) -> (nK, mK).
+
+        None if this form has no short way.
+        """
+
+    def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """L_g^T J_g diag(scale) J_g^T L_g for groups g of nodes: (P,), (n, C, K) -> (gK, gK) each."""
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum over nodes of J_i^T L_i L_i^T J_i: (n, C, K) -> (P, P)."""
@@ -59,7 +69,39 @@ class Jacobian(Protocol):
         """The Jacobian of some of the nodes."""
 
 
-class HeldJacobian:
+class Grouped:
+    """Products with groups of nodes, for a Jacobian that has no shorter way."""
+
+    def pull(self, block: Tensor) -> Tensor:
+        """J^T A."""
+        raise NotImplementedError
+
+    def pull_groups(self, cotangents: Tensor, group: Tensor, count: int) -> Tensor:
+        """The sum of J_i^T a_i over each group, one column each."""
+        wide = cotangents.new_zeros(*cotangents.shape, count)
+        wide[torch.arange(len(group)), :, group] = cotangents
+        return self.pull(wide)
+
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:  # noqa: ARG002
+        """No short way."""
+        return None
+
+    def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
+        """Where there is a short way, group by group."""
+        found = []
+        for group in groups:
+            part = self.subset(torch.arange(group.start, group.stop))
+            gram = part.cross(scale, root[group], part, root[group])
+            assert gram is not None
+            found.append(gram)
+        return found
+
+    def subset(self, terms: Tensor) -> Jacobian:
+        """The Jacobian of some of the nodes."""
+        raise NotImplementedError
+
+
+class HeldJacobian(Grouped):
     """The common part of Jacobians that are held in memory."""
 
     streamed = False
@@ -67,14 +109,6 @@ class HeldJacobian:
     def push(self, block: Tensor) -> Tensor:
         """J V."""
         raise NotImplementedError
-
-    def pull(self, block: Tensor) -> Tensor:
-        """J^T A."""
-        raise NotImplementedError
-
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:  # noqa: ARG002
-        """No short way."""
-        return None
 
     def normal(self, root: Tensor, block: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i V, for some columns at a time to bound memory."""
@@ -116,13 +150,12 @@ class DenseJacobian(HeldJacobian):
             out.addmm_(part * scale[some].to(part), part.T)
         return out.view(n, C, n, C).to(scale.dtype)
 
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:
-        """J diag(scale) J'^T of dense rows."""
+    def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
+        """L^T J diag(scale) J'^T L' of dense rows."""
         if not isinstance(other, DenseJacobian):
             return None
-        (n, C, _), m = self.shape, other.shape[0]
-        product = (self.rows.to(scale.dtype).flatten(0, 1) * scale) @ other.rows.to(scale.dtype).flatten(0, 1).T
-        return product.view(n, C, m, C)
+        left, right = (r.mT @ J.rows.to(scale.dtype) for J, r in ((self, root), (other, other_root)))
+        return (left.flatten(0, 1) * scale) @ right.flatten(0, 1).T
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.factored import add_curvature, quadratic
-from jurygcn.derivatives.jacobian import DenseJacobian, Jacobian
+from jurygcn.derivatives.jacobian import DenseJacobian, Grouped
 from jurygcn.derivatives.lifted import LiftedJacobian, work_dtype
 
 
@@ -31,7 +31,7 @@ class Batches:
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedJacobian:
+class StreamedJacobian(Grouped):
     """The Jacobian of some of the nodes of all batches.
 
     Attributes:
@@ -106,10 +106,6 @@ class StreamedJacobian:
                 out[places[:, None], :, others] = block.permute(0, 2, 1, 3)
                 out[others[:, None], :, places] = block.permute(2, 0, 3, 1)
         return out
-
-    def cross(self, other: Jacobian, scale: Tensor) -> Tensor | None:  # noqa: ARG002
-        """No short way: rows are not held."""
-        return None
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""

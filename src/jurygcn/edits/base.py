@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.curvature import GGN, GGNFactor
+from jurygcn.edits.replaced import short_way
 from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
 from jurygcn.linalg import Prepared, Solver, choose
@@ -49,6 +51,11 @@ class Base:
     gradient: float
     solver: str | Solver
     memory: float
+
+    @cached_property
+    def short_way(self) -> bool:
+        """Whether changed curvatures are solved in the space of the rows that change."""
+        return short_way(self.curvature, self.prepared)
 
     def after(self, data: Data, nodes: Tensor, theta: Tensor, carried: Tensor, first: float) -> Base:
         """The base of the next edit: other graph, labels and parameters, and the curvature made anew."""
@@ -90,3 +97,9 @@ def _gradient(engine: Engine, curvature: GGN) -> float:
     decay = engine.decay * engine.theta
     size = float(loss.norm() + decay.norm())
     return float((loss + decay).norm()) / size if size > 0 else 0.0
+
+
+@torch.no_grad()
+def predictions(engine: Engine, thetas: Tensor, nodes: Tensor) -> Tensor:
+    """Predictions in the precision of derivatives, so that small effects are not rounding errors, (m, C, b)."""
+    return engine.loss.predict(engine.predictor(nodes, engine.dtype).outputs(thetas.to(engine.dtype)), dim=1)

@@ -17,7 +17,7 @@ from jurygcn.data import check_nodes
 from jurygcn.data.contents import EDGE_VALUES
 from jurygcn.data.heterogeneous import layout_of
 from jurygcn.errors import DataError, SettingError
-from jurygcn.graph.ego import Changes
+from jurygcn.graph.edited import Changes
 
 if TYPE_CHECKING:
     from jurygcn.engine import Engine
@@ -91,7 +91,7 @@ class Edit:
 
 
 def changes_of(edits: Sequence[Edit], of: Tensor) -> Changes:
-    """Many edits in the form of copies of neighbourhoods; ``of`` says which edit each copy has."""
+    """Many edits as arrays; ``of`` says which edit each centre has."""
 
     def joined(parts: list[Tensor]) -> Tensor:
         owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([p.shape[-1] for p in parts]))
@@ -99,7 +99,9 @@ def changes_of(edits: Sequence[Edit], of: Tensor) -> Changes:
         return torch.cat([owner[None], flat if flat.dim() == 2 else flat[None]])
 
     return Changes(
+        count=len(edits),
         edit=of,
+        touched=joined([e.touched for e in edits]),
         removed=joined([e.removed for e in edits]),
         added=joined([e.added for e in edits]),
         changed=joined([e.changed for e in edits]),
@@ -120,7 +122,10 @@ def edit_of(
     """Check an edit of the engine's graph; see ``Jury.what_if`` for the arguments."""
     data = engine.data
     if layout_of(data) is not None:
-        raise SettingError("expected a graph without types of nodes for an edit, got a HeteroData; edit it and retrain")
+        raise SettingError(
+            "expected a graph without types of nodes for an edit or its influence, got a HeteroData; "
+            "edit it and retrain"
+        )
     both = is_undirected(data) if undirected is None else undirected
     none = torch.zeros(0, dtype=torch.long)
     gone = none if _nothing(remove_nodes) else check_nodes(remove_nodes, data, what="remove_nodes")  # type: ignore[arg-type]

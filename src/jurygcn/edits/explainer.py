@@ -15,6 +15,7 @@ from jurygcn.checks import check_choice
 from jurygcn.edits.base import base_of
 from jurygcn.edits.edit import edit_of, is_undirected
 from jurygcn.edits.influences import edges_near, effects_on, sources_of
+from jurygcn.edits.together import edge_scores
 from jurygcn.errors import DataError
 from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.graph.reach import reached_by
@@ -22,24 +23,26 @@ from jurygcn.graph.reach import reached_by
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-EFFECTS = ("direct", "parameters", "both")
+EFFECTS = ("together", "direct", "parameters", "both")
 
 
 class JuryExplainer(ExplainerAlgorithm):
-    """Masks from edits: an edge or node weighs as much as the explained output drops without it.
-
-    Masks are between 0 and 1: drops over the largest one; 0 for what does not support the output. Edges and nodes that
-    cannot reach the explained node get 0, the explained node gets 1.
+    """Masks from edits, between 0 and 1. The explained node gets 1; what cannot reach it gets 0.
 
     Args:
         jury: a jury of the explained model on the explained graph.
-        effect: "direct" (message passing with the model as it is, which PyG's fidelity measures), "parameters" (what
-            the edge or node did in training), or "both".
+        effect: "together" puts edges in the order in which they determine the output as a set, see ``together``; it
+            silences their messages, as PyG's metrics do. With the others an edge weighs as much as the output drops
+            without it, over the largest drop: "direct" (message passing with the model as it is), "parameters" (what
+            the edge did in training), or "both". Masks of nodes, and models without PyG's layers, get "direct" in
+            place of "together".
     """
 
-    def __init__(self, jury: Jury, *, effect: str = "direct") -> None:
+    def __init__(self, jury: Jury, *, effect: str = "together") -> None:
         super().__init__()
-        self.jury, self.effect = jury, check_choice(effect, "effect", EFFECTS)
+        check_choice(effect, "effect", EFFECTS)
+        self.jury, self.together = jury, effect == "together"
+        self.effect = "direct" if self.together else effect
 
     def supports(self) -> bool:
         """Node-level tasks of homogeneous graphs, with masks of edges and of whole nodes."""
@@ -53,7 +56,7 @@ class JuryExplainer(ExplainerAlgorithm):
 
     def forward(
         self,
-        model: torch.nn.Module,  # noqa: ARG002
+        model: torch.nn.Module,
         x: Tensor,
         edge_index: Tensor,
         *,
@@ -73,7 +76,8 @@ class JuryExplainer(ExplainerAlgorithm):
         for node in nodes.tolist():
             output = int(target[node]) if self.model_config.mode == ModelMode.multiclass_classification else 0
             if edge_mask is not None:
-                edge_mask += self._edges(node, output)
+                scores = edge_scores(self.jury.engine, model, x, node, output) if self.together else None
+                edge_mask += self._edges(node, output) if scores is None else scores.to(edge_mask)
             if node_mask is not None:
                 node_mask[:, 0] += self._nodes(node, output)
         if node_mask is not None:

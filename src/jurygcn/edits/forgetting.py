@@ -6,44 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from jurygcn.data import check_nodes
+from jurygcn.edits.certificate import Certificate
 from jurygcn.edits.edit import edit_of
-from jurygcn.edits.what_if import EditHealth, WhatIf, predictions, what_if
-from jurygcn.leave_one_out.retraining import Retraining, trained_again
-from jurygcn.models.copies import independent_copy
+from jurygcn.edits.what_if import EditHealth, WhatIf, what_if
+from jurygcn.leave_one_out.retraining import Retraining
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The distance to a model that was trained again without the nodes.
-
-    Attributes:
-        parameters: length of the difference of the parameters, over that between the retrained and the old model.
-        predictions: mean absolute difference of predictions on the sample, to the retrained model.
-        untouched: the same for the old model on the edited graph: what doing nothing would leave.
-        same_class: share of the sample with the same predicted class as the retrained model; None for a regression.
-        sample: the number of nodes in the sample.
-    """
-
-    parameters: float
-    predictions: float
-    untouched: float
-    same_class: float | None
-    sample: int
-
-    @property
-    def words(self) -> str:
-        """The certificate as a sentence."""
-        return (
-            f"Predictions differ from those of a retrained model by {self.predictions:.1e} on average over "
-            f"{self.sample:,} nodes; those of the old model by {self.untouched:.1e}."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,38 +56,6 @@ def forget(
     """
     gone = check_nodes(nodes, jury.data, what="nodes")
     result = what_if(jury, None, edit_of(jury.engine, remove_nodes=gone), steps=steps)
-    certificate = None
-    if certify:
-        how = certify if isinstance(certify, Retraining) else jury.retraining
-        certificate = certificate_of(jury, result, how, sample)
+    how = certify if isinstance(certify, Retraining) else None
+    certificate = result.certify(how, sample=sample) if certify else None
     return Forgotten(gone, result.state_dict(), result, result.health, certificate)
-
-
-def certificate_of(
-    jury: Jury, result: WhatIf, retraining: Retraining, sample: Tensor | Sequence[int] | None
-) -> Certificate:
-    """Train again on the edited graph and compare, on a sample of the nodes that stay (all by default)."""
-    engine, theta = jury.engine, retrained_after(jury, result, retraining)
-    there = engine.elsewhere(result.data, result.train_nodes, engine.loss.targets(result.data.y[result.train_nodes]))
-    stays = result.nodes[~result.after.isnan().any(dim=1)]
-    asked = stays if sample is None else check_nodes(sample, jury.data, what="sample")
-    found = predictions(there, torch.stack([theta, result.theta, engine.theta]), asked)
-    again, estimated, old = found.unbind(dim=2)
-    same = float((again.argmax(dim=1) == estimated.argmax(dim=1)).double().mean()) if result.classify else None
-    moved = float((theta - engine.theta).norm())
-    return Certificate(
-        parameters=float((theta - result.theta).norm()) / moved if moved > 0 else 0.0,
-        predictions=float((again - estimated).abs().mean()),
-        untouched=float((again - old).abs().mean()),
-        same_class=same,
-        sample=len(asked),
-    )
-
-
-def retrained_after(jury: Jury, result: WhatIf, retraining: Retraining) -> Tensor:
-    """The parameters of the model trained again on the edited graph, with 1/n of the original objective, (P,)."""
-    engine = jury.engine
-    source = independent_copy(engine.model).to(engine.source_dtype)
-    nodes = torch.cat([engine.train_nodes, result.train_nodes]).unique()
-    weights = torch.isin(nodes, result.train_nodes).float() * (len(nodes) / engine.num_train)
-    return trained_again(engine, source, retraining, result.data, nodes, weights).to(engine.dtype)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -13,14 +14,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from jurygcn.checks import check_choice
+from jurygcn.checks import check_choice, check_count
 from jurygcn.choices import TAKEN_AWAY
 from jurygcn.data import check_nodes
 from jurygcn.diagnostics.influence import influence_on as influence_of_all_labels
-from jurygcn.edits.base import Base, base_of
+from jurygcn.edits.base import Base, base_of, predictions
+from jurygcn.edits.certificate import retrained_after
 from jurygcn.edits.edit import Edit, edit_of, is_undirected
 from jurygcn.edits.steps import Objectives, TooManyEdits, edited_parts
-from jurygcn.edits.what_if import predictions
 from jurygcn.errors import JuryWarning
 from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.graph.reach import reached_by
@@ -28,7 +29,9 @@ from jurygcn.graph.reach import reached_by
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-TOGETHER = 8  # edits that are solved at once; products with others' columns are wasted, so more are not faster
+# Edits that are solved at once. Where products of rows have no short way, products with others' columns are wasted, and
+# more edits are not faster. The same holds for predictions of many edits.
+TOGETHER, FEW = 32, 8
 MOST = 3_000  # edits of one question; the nearest are taken
 
 Item = TypeVar("Item")
@@ -57,9 +60,41 @@ class Effects:
         return self.before.argmax(dim=1) if classify else torch.zeros(len(self.before), dtype=torch.long)
 
 
-def influence_on(jury: Jury, node: int, of: str) -> pd.DataFrame:
+def influence_on(jury: Jury, node: int, of: str, check: int = 0) -> pd.DataFrame:
     """What drives the prediction of ``node``, the largest influence first; see ``Jury.influence_on``."""
     check_choice(of, "of", TAKEN_AWAY)
+    check_count(check, "check", least=0, most=MOST)
+    table = _table_of(jury, node, of)
+    if check:
+        known = [trained_again(jury, node, _edit_of(jury, node, row)) for row in table[:check].to_dict("records")]
+        table["retrained"] = known + [math.nan] * (len(table) - len(known))
+    return table
+
+
+def trained_again(jury: Jury, node: int, edit: Edit) -> float:
+    """How much the prediction of a node drops if the model is trained again after an edit."""
+    engine = jury.engine
+    data, train_nodes = edit.applied(engine.data), edit.labelled(engine.train_nodes)
+    theta = retrained_after(jury, data, train_nodes, jury.retraining)
+    there = engine.elsewhere(data, train_nodes, engine.loss.targets(data.y[train_nodes]))
+    asked = torch.tensor([node])
+    before = predictions(engine, engine.theta[None], asked)[0, :, 0]
+    output = int(before.argmax()) if engine.loss.name == "cross_entropy" else 0
+    return float(before[output] - predictions(there, theta[None], asked)[0, output, 0])
+
+
+def _edit_of(jury: Jury, node: int, row: dict[Any, Any]) -> Edit:
+    """What a row of the table takes away."""
+    if "source" in row:
+        return _without_edge(jury, (int(row["source"]), int(row["target"])))
+    if "feature" in row:
+        return _without_feature(jury, node, int(row["feature"]))
+    if "train_node" in row:
+        return edit_of(jury.engine, change_labels={int(row["train_node"]): None})
+    return _without_node(jury, int(row["node"]))
+
+
+def _table_of(jury: Jury, node: int, of: str) -> pd.DataFrame:
     if of == "labels":
         table = influence_of_all_labels(jury, node)
         table.insert(2, "direct", 0.0)
@@ -89,19 +124,30 @@ def effects_on(base: Base, edits: Sequence[Edit], nodes: Sequence[int], *, retra
         return Effects(nothing, nothing, nothing)
     before = predictions(engine, engine.theta[None], known)[place, :, 0]
 
-    def some(numbered: Sequence[tuple[Edit, int]]) -> tuple[Tensor, Tensor]:
+    def some(numbered: Sequence[tuple[Edit, int]]) -> list[tuple[Tensor, Tensor]]:
+        moves = steps_of(base, [edit for edit, _ in numbered]) if retrain else None
+        parts = [slice(k, k + FEW) for k in range(0, len(numbered), FEW)]
+        return [seen(numbered[part], None if moves is None else moves[part]) for part in parts]
+
+    def seen(numbered: Sequence[tuple[Edit, int]], moves: Tensor | None) -> tuple[Tensor, Tensor]:
         part, asked = [edit for edit, _ in numbered], [node for _, node in numbered]
         own = torch.arange(len(part))
         graph, centres = edited_parts(base, part, own, torch.tensor(asked))
         there = engine.elsewhere(graph, centres, engine.targets[:1].expand(len(part), *engine.targets.shape[1:]))
         thetas = engine.theta[None]
-        if retrain:
-            thetas = torch.cat([thetas, engine.theta + Objectives(base, part).steps()])
+        if moves is not None:
+            thetas = torch.cat([thetas, engine.theta + moves])
         found = predictions(there, thetas, centres)  # (b, C, 1 + b)
-        return found[:, :, 0], found[own, :, own + 1 if retrain else 0]
+        return found[:, :, 0], found[own, :, 0 if moves is None else own + 1]
 
-    parts = in_batches(list(zip(edits, nodes, strict=True)), some)
+    parts = [part for found in in_batches(list(zip(edits, nodes, strict=True)), some) for part in found]
     return Effects(before, torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts]))
+
+
+def steps_of(base: Base, edits: Sequence[Edit]) -> Tensor:
+    """The change of the parameters for each edit alone, (b, P)."""
+    together = TOGETHER if base.short_way else FEW
+    return torch.cat(in_batches(edits, lambda part: Objectives(base, part).steps(), together=together))
 
 
 def in_batches(
@@ -146,25 +192,37 @@ def edges_near(jury: Jury, node: int) -> list[tuple[int, int]]:
 
 def _edges(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     pairs = _cut(edges_near(jury, node), "edges")
-    both = is_undirected(jury.data)
-    edits = [edit_of(jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
-    return {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}, edits
+    return {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}, edges_away(jury, pairs)
 
 
 def _nodes(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     near = _cut(sources_of(jury, node), "nodes")
-    return {"node": near}, [edit_of(jury.engine, remove_nodes=[other], undirected=False) for other in near]
+    return {"node": near}, [_without_node(jury, other) for other in near]
 
 
 def _features(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
-    row = jury.data.x[node]
-    present = _cut(row.nonzero()[:, 0].tolist(), "features")
-    edits = []
-    for feature in present:
-        without = row.clone()
-        without[feature] = 0
-        edits.append(edit_of(jury.engine, change_features={node: without}, undirected=False))
-    return {"feature": present}, edits
+    present = _cut(jury.data.x[node].nonzero()[:, 0].tolist(), "features")
+    return {"feature": present}, [_without_feature(jury, node, feature) for feature in present]
+
+
+def edges_away(jury: Jury, pairs: Sequence[tuple[int, int]]) -> list[Edit]:
+    """The edits that remove one edge each, in both directions if the graph is undirected."""
+    both = is_undirected(jury.data)
+    return [edit_of(jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
+
+
+def _without_edge(jury: Jury, pair: tuple[int, int]) -> Edit:
+    return edges_away(jury, [pair])[0]
+
+
+def _without_node(jury: Jury, node: int) -> Edit:
+    return edit_of(jury.engine, remove_nodes=[node], undirected=False)
+
+
+def _without_feature(jury: Jury, node: int, feature: int) -> Edit:
+    row = jury.data.x[node].clone()
+    row[feature] = 0
+    return edit_of(jury.engine, change_features={node: row}, undirected=False)
 
 
 def _cut(things: list[Item], what: str) -> list[Item]:

@@ -10,7 +10,8 @@ as well, the blocks of G are :math:`I - R_{aa}`, :math:`(R C)_a` and :math:`N d^
 
 .. math:: H^{-1} V^T c = d^{-1} \big(U^T (R_{:a} c_a - R C c_N) + N^T c_N\big)
 
-So a solution costs two products with rows, whatever the number of rows that change.
+So a solution costs two products with rows, whatever the number of rows that change. The rows of an edit lie next to
+each other, and each edit has its own small system.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
 class Replaced:
     """The changed curvatures of several edits.
 
+    Shapes: for each edit p terms are taken away and m added.
+
     Attributes:
         curvature, prepared: H and its factorisation.
         edits: the number of edits.
-        old, new: the terms that each edit takes away and adds; None if no edit does.
+        old, new: the terms that each edit takes away and adds, edit by edit; None if no edit does.
         at: the positions of the old terms among the training nodes.
-        cross: C, (nK, mK).
-        gram: N d^-1 N^T, (mK, mK).
+        cross: C, (nK, mK), of all edits.
+        grams: N d^-1 N^T of each edit, (mK, mK).
     """
 
     curvature: GGN
@@ -50,7 +53,7 @@ class Replaced:
     new: Terms | None
     at: Tensor
     cross: Tensor
-    gram: Tensor
+    grams: list[Tensor]
 
     @staticmethod
     def of(
@@ -62,13 +65,12 @@ class Replaced:
         inverse, factor = curvature.diagonal.reciprocal(), curvature.factor
         if new is None:
             nothing = inverse.new_zeros(factor.rows, 0)
-            return Replaced(curvature, prepared, edits, old, new, at, nothing, nothing[:0])
+            return Replaced(curvature, prepared, edits, old, new, at, nothing, [nothing[:0]] * edits)
         rows = GGNFactor(new.jacobian, new.root, factor.count or len(factor.root))
         cross = factor.cross(rows, inverse)
-        gram = None if cross is None else rows.cross(rows, inverse)
-        if cross is None or gram is None:
+        if cross is None:
             return None
-        return Replaced(curvature, prepared, edits, old, new, at, cross, gram)
+        return Replaced(curvature, prepared, edits, old, new, at, cross, rows.group_grams(inverse, new.parts(edits)))
 
     @cached_property
     def remainder(self) -> Tensor:
@@ -81,22 +83,49 @@ class Replaced:
         return self.remainder @ self.cross
 
     @cached_property
-    def places(self) -> tuple[Tensor, Tensor]:
-        """Which rows of U the old terms are, (pK,), and which edit each row belongs to, old then new, (pK + mK,)."""
+    def rows(self) -> list[tuple[Tensor, slice]]:
+        """For each edit, which rows of U its old terms are, and the place of its new rows among all of them."""
         K = self.curvature.factor.block
-        rows = (self.at[:, None] * K + torch.arange(K)).flatten()
-        edits = [terms.edit for terms in (self.old, self.new) if terms is not None]
-        return rows, torch.repeat_interleave(torch.cat([*edits, self.at[:0]]), K)
+        kept = (self.at[:, None] * K + torch.arange(K)).flatten()
+        none = [slice(0, 0)] * self.edits
+        old = none if self.old is None else self.old.parts(self.edits)
+        new = none if self.new is None else self.new.parts(self.edits)
+        return [(kept[a.start * K : a.stop * K], slice(b.start * K, b.stop * K)) for a, b in zip(old, new, strict=True)]
+
+    @cached_property
+    def systems(self) -> list[Tensor]:
+        """I + D G of each edit."""
+        found = []
+        for (a, b), gram in zip(self.rows, self.grams, strict=True):
+            p = len(a)
+            system = gram.new_empty(p + len(gram), p + len(gram))
+            mixed = self.product[a, b]
+            system[:p, :p] = self.remainder[a[:, None], a]  # I - (I - R_aa)
+            system[:p, p:] = -mixed
+            system[p:, :p] = mixed.T
+            system[p:, p:] = gram - self.cross[:, b].T @ self.product[:, b]
+            system[p:, p:].diagonal().add_(1.0)
+            found.append(system)
+        return found
 
     def steps(self, old: Tensor, new: Tensor) -> Tensor:
-        """H'^-1 V^T w, w on the rows of old and new terms: (p, K), (m, K) -> (P, b)."""
-        return self._spread(self._inner(torch.cat([old.flatten(), new.flatten()]), transposed=False))
+        """H'^-1 V^T w, w on the rows of old and new terms: (p, K), (m, K) of all edits -> (P, b)."""
+        return self._spread(self._solved(self._split(old.flatten(), new.flatten())))
 
     def solve(self, block: Tensor) -> Tensor:
         """H'^-1 B, each column with its own H': (P, b) -> (P, b)."""
         solved = self.prepared.precondition(block)
-        seen = [self._along(terms, solved) for terms in (self.old, self.new)]
-        return solved - self._spread(self._inner(torch.cat(seen), transposed=True))
+        # D (I + G D)^-1 w = (I + D G)^-1 D w
+        parts = self._split(-self._along(self.old, solved), self._along(self.new, solved))
+        return solved - self._spread(self._solved(parts))
+
+    def _split(self, old: Tensor, new: Tensor) -> list[Tensor]:
+        """The values at the rows of each edit, old ones first."""
+        kept = old.split([len(a) for a, _ in self.rows])
+        return [torch.cat([mine, new[b]]) for mine, (_, b) in zip(kept, self.rows, strict=True)]
+
+    def _solved(self, parts: list[Tensor]) -> list[Tensor]:
+        return [torch.linalg.solve(A, w) if len(w) else w for A, w in zip(self.systems, parts, strict=True)]
 
     def _along(self, terms: Terms | None, block: Tensor) -> Tensor:
         """The rows of each term times its edit's column, (pK,)."""
@@ -109,39 +138,23 @@ class Replaced:
         factor = self.curvature.factor
         return math.sqrt(factor.count or len(factor.root))
 
-    def _inner(self, rows: Tensor, *, transposed: bool) -> Tensor:
-        """(I + D G)^-1 w, or D (I + G D)^-1 w = (I + D G)^-1 D w where ``transposed``, edit by edit."""
-        kept, owner = self.places
-        p, found = len(kept), torch.zeros_like(rows)
-        sign = torch.ones_like(rows)
-        sign[:p] = -1.0
-        w = sign * rows if transposed else rows
-        for k in range(self.edits):
-            mine = (owner == k).nonzero()[:, 0]
-            if not len(mine):
-                continue
-            a, b = kept[mine[mine < p]], mine[mine >= p] - p
-            mixed = self.product[a][:, b]
-            G = torch.cat(
-                [
-                    torch.cat([torch.eye(len(a), dtype=w.dtype) - self.remainder[a][:, a], mixed], dim=1),
-                    torch.cat([mixed.T, self.gram[b][:, b] - self.cross[:, b].T @ self.product[:, b]], dim=1),
-                ]
-            )
-            system = sign[mine, None] * G
-            system.diagonal().add_(1.0)
-            found[mine] = torch.linalg.solve(system, w[mine])
-        return found
-
-    def _spread(self, inner: Tensor) -> Tensor:
+    def _spread(self, inner: list[Tensor]) -> Tensor:
         """H^-1 V^T c for every edit, (P, b)."""
-        kept, owner = self.places
-        p, K = len(kept), self.curvature.factor.block
-        columns = inner.new_zeros(len(inner), self.edits)
-        columns[torch.arange(len(inner)), owner] = inner
-        coefficients = self.remainder[:, kept] @ columns[:p] - self.product @ columns[p:]
-        total = self.curvature.factor.transpose_matmul(coefficients)
+        columns = self.cross.new_zeros(len(self.cross), self.edits)  # c_a - C c_N
+        for k, ((a, b), c) in enumerate(zip(self.rows, inner, strict=True)):
+            columns[a, k] = c[: len(a)]
+            columns[:, k] -= self.cross[:, b] @ c[len(a) :]
+        total = self.curvature.factor.transpose_matmul(self.remainder @ columns)
         if self.new is not None:
-            cotangents = (self.new.root @ inner[p:].view(-1, K, 1)).squeeze(-1) / self._length
+            added = torch.cat([c[len(a) :] for (a, _), c in zip(self.rows, inner, strict=True)])
+            cotangents = (self.new.root @ added.view(-1, self.curvature.factor.block, 1)).squeeze(-1) / self._length
             total += self.new.pulled(cotangents, self.edits)
         return total / self.curvature.diagonal[:, None]
+
+
+def short_way(curvature: GGN, prepared: Prepared) -> bool:
+    """Whether rows are inverted by the solver, and products of rows of two Jacobians are cheap."""
+    if not prepared.inverts_rows or not bool((curvature.diagonal > 0).all()):
+        return False
+    one = curvature.factor.subset(torch.zeros(1, dtype=torch.long))
+    return one.cross(one, curvature.diagonal.reciprocal()) is not None

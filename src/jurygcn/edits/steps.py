@@ -32,11 +32,12 @@ from jurygcn.graph.reach import reached_by
 
 TOLERANCE, ITERATIONS = 1e-4, 200  # of conjugate gradients, relative in the norm of H^-1
 INEXACT = 0.05  # relative residual of a solution in the usual norm; above it the recurrences have failed
-MOST_FEATURES = 40_000_000  # numbers in the features of all copies of neighbourhoods in one batch
+MOST_FEATURES = 40_000_000  # numbers in the features of all rows that one batch of edits needs
+MOST_NUMBERS = 20_000_000  # numbers in the derivatives of the terms that a batch changes, and in their products
 
 
 class TooManyEdits(Exception):
-    """The copies of all neighbourhoods are too large; take fewer edits at once."""
+    """The neighbourhoods or the derivatives are too large together; take fewer edits at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class Terms:
     Shapes: p terms, C outputs.
 
     Attributes:
-        edit: the objective that each term belongs to, (p,).
+        edit: the objective that each term belongs to, ascending, (p,).
         jacobian: their Jacobian.
         residual: e, (p, C).
         whitened: w with e = L w, (p, K).
@@ -74,9 +75,12 @@ class Terms:
 
     def pulled(self, cotangents: Tensor, count: int) -> Tensor:
         """The sum of J^T a over the terms of each of ``count`` objectives: (p, C) -> (P, count)."""
-        wide = cotangents.new_zeros(*cotangents.shape, count)
-        wide[torch.arange(len(self.edit)), :, self.edit] = cotangents
-        return self.jacobian.pull(wide)
+        return self.jacobian.pull_groups(cotangents, self.edit, count)
+
+    def parts(self, count: int) -> list[slice]:
+        """The places of the terms of each of ``count`` objectives."""
+        ends = torch.bincount(self.edit, minlength=count).cumsum(0).tolist()
+        return [slice(a, b) for a, b in zip([0, *ends], ends)]
 
 
 class Objectives:
@@ -84,29 +88,52 @@ class Objectives:
 
     def __init__(self, base: Base, edits: Sequence[Edit]) -> None:
         self.base, self.edits, self.count = base, edits, len(edits)
-        engine = base.engine
-        affected = reached_by(engine.data, [e.touched for e in edits], num_hops(engine.model))
-        position = torch.full((int(engine.data.num_nodes),), -1)
-        position[engine.train_nodes] = torch.arange(engine.num_train)
-        self.old_pairs: list[tuple[int, int]] = []
-        self.new_pairs: list[tuple[int, int]] = []
-        for k, (edit, reached) in enumerate(zip(edits, affected, strict=True)):
-            if edit.empty:
-                continue
-            after = edit.labelled(engine.train_nodes)
-            if not engine.separable:
-                reached = torch.arange(int(engine.data.num_nodes))
-            involved = torch.cat([reached, edit.relabelled, edit.unlabelled]).unique()
-            self.old_pairs += [(k, int(i)) for i in position[involved].tolist() if i >= 0]
-            self.new_pairs += [(k, int(n)) for n in after[torch.isin(after, involved)].tolist()]
+        old, new = zip(*(self._changed(*pair) for pair in zip(edits, self._reached(), strict=True)), strict=True)
+        # the edit of each term that changes, and its place among the training nodes or its node
+        self.old_pairs, self.new_pairs = _numbered(old), _numbered(new)
+        rows = base.curvature.factor.rows + len(base.engine.theta)
+        if len(edits) > 1 and rows * self.new_pairs.shape[1] > MOST_NUMBERS:
+            raise TooManyEdits
+
+    def _reached(self) -> list[Tensor]:
+        """The nodes whose outputs change, for each edit."""
+        engine = self.base.engine
+        if not engine.separable:
+            return [torch.arange(int(engine.data.num_nodes))] * self.count
+        return reached_by(engine.data, [e.touched for e in self.edits], num_hops(engine.model))
+
+    def _changed(self, edit: Edit, reached: Tensor) -> tuple[Tensor, Tensor]:
+        """The places of the training nodes whose losses change, and the labelled nodes whose losses replace them."""
+        train_nodes = self.base.engine.train_nodes
+        if edit.empty:
+            return train_nodes[:0], train_nodes[:0]
+        relabels = len(edit.relabelled) + len(edit.unlabelled) > 0
+        involved = torch.cat([reached, edit.relabelled, edit.unlabelled]).unique() if relabels else reached
+        at = self._place[involved]
+        at = at[at >= 0]
+        after = edit.labelled(train_nodes) if relabels else train_nodes[at]
+        return at, after[torch.isin(after, involved)] if relabels else after
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """The place of each node among the training nodes, or -1, (N,)."""
+        engine = self.base.engine
+        place = torch.full((int(engine.data.num_nodes),), -1)
+        place[engine.train_nodes] = torch.arange(engine.num_train)
+        return place
+
+    @property
+    def affected(self) -> int:
+        """The number of terms that change."""
+        return max(self.old_pairs.shape[1], self.new_pairs.shape[1])
 
     @cached_property
     def old(self) -> Terms | None:
         """The terms that change, before the edit."""
-        if not self.old_pairs:
+        edit, at = self.old_pairs
+        if not len(at):
             return None
         engine, factor = self.base.engine, self.base.curvature.factor
-        edit, at = torch.tensor(self.old_pairs).T
         z, y, loss = engine.train_outputs[at], engine.targets[at], engine.loss
         J = factor.jacobian.subset(at)
         return Terms(edit, J, loss.residual(z, y), loss.whitened(z, y), factor.root[at])
@@ -114,29 +141,30 @@ class Objectives:
     @cached_property
     def new(self) -> Terms | None:
         """The same terms after the edit, at the old parameters."""
-        if not self.new_pairs:
+        edit, nodes = self.new_pairs
+        if not len(nodes):
             return None
         engine = self.base.engine
-        edit, nodes = torch.tensor(self.new_pairs).T
-        labels = torch.stack([self._label(k, n) for k, n in self.new_pairs])
-        targets = engine.loss.targets(labels)
+        targets = engine.loss.targets(self._labels(edit, nodes))
         graph, centres = edited_parts(self.base, self.edits, edit, nodes)
         there = engine.elsewhere(graph, centres, targets)
         found = there.expected()
         z, loss = found.outputs, there.loss
         return Terms(edit, found.jacobian, loss.residual(z, targets), loss.whitened(z, targets), loss.root(z))
 
+    def _labels(self, edit: Tensor, nodes: Tensor) -> Tensor:
+        """The labels of nodes, each after its edit."""
+        labels: Tensor = self.base.engine.data.y[nodes]
+        for k, changed in enumerate(self.edits):
+            for node, label in zip(changed.relabelled, changed.labels, strict=True):
+                labels[(edit == k) & (nodes == node)] = label.to(labels)
+        return labels
+
     @cached_property
     def replaced(self) -> Replaced | None:
         """The changed curvatures in the space of the rows that change; None if that is no shorter."""
-        at = torch.tensor([i for _, i in self.old_pairs], dtype=torch.long)
-        return Replaced.of(self.base.curvature, self.base.prepared, self.count, self.old, self.new, at)
-
-    def _label(self, k: int, node: int) -> Tensor:
-        edit = self.edits[k]
-        hit = (edit.relabelled == node).nonzero()
-        value: Tensor = edit.labels[int(hit[0])] if len(hit) else self.base.engine.data.y[node]
-        return value
+        base = self.base
+        return Replaced.of(base.curvature, base.prepared, self.count, self.old, self.new, self.old_pairs[1])
 
     def gradient(self) -> Tensor:
         """F' + F for every edit, (P, b)."""
@@ -195,7 +223,7 @@ class Objectives:
 
     def steps(self, *, tolerance: float = TOLERANCE) -> Tensor:
         """The change of the parameters for every edit, (b, P); zero where no loss changes."""
-        if not self.old_pairs and not self.new_pairs and not bool(self.base.carried.any()):
+        if not self.affected and not bool(self.base.carried.any()):
             return torch.zeros(self.count, len(self.base.engine.theta), dtype=self.base.engine.dtype)
         if self.replaced is None or bool(self.base.carried.any()):
             return -self.solve(self.gradient(), tolerance=tolerance).T
@@ -206,16 +234,22 @@ class Objectives:
         return -self.replaced.steps(old, new).T
 
 
+def _numbered(parts: Sequence[Tensor]) -> Tensor:
+    """The entries of each part behind its number, (2, p)."""
+    sizes = torch.tensor([len(part) for part in parts])
+    return torch.stack([torch.repeat_interleave(torch.arange(len(parts)), sizes), torch.cat(list(parts))])
+
+
 def edited_parts(base: Base, edits: Sequence[Edit], of: Tensor, nodes: Tensor) -> tuple[Data, Tensor]:
     """A graph in which the neighbourhoods of ``nodes`` are as edits ``of`` leave them, and the nodes' places in it.
 
-    Copies of the neighbourhoods, or the whole graph with the only edit.
+    What the edits change of the neighbourhoods, or the whole graph with the only edit.
     """
     engine = base.engine
     rows = MOST_FEATURES // engine.data.x.shape[1]
-    found = engine.copies(nodes, changes_of(edits, of), most_rows=rows)
+    found = engine.edited(nodes, changes_of(edits, of), most_rows=rows)
     if found is not None:
-        return found.graph, found.centres
+        return found
     if len(edits) > 1:
         raise TooManyEdits
     return edits[0].applied(engine.data), nodes

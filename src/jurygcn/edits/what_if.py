@@ -17,10 +17,12 @@ from jurygcn.ambient import plain_torch
 from jurygcn.checks import check_count
 from jurygcn.data import check_nodes
 from jurygcn.derivatives import Jacobian
-from jurygcn.edits.base import Base, base_of
+from jurygcn.edits.base import Base, base_of, predictions
+from jurygcn.edits.certificate import Certificate, certificate_of
 from jurygcn.edits.edit import Edit, edit_of
 from jurygcn.edits.steps import Objectives
 from jurygcn.engine import Engine
+from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.models.copies import independent_copy
 from jurygcn.verdict import Verdict
 
@@ -72,8 +74,9 @@ class EditHealth:
     @property
     def words(self) -> str:
         """The result as a sentence."""
+        nodes = "training node" if self.affected == 1 else "training nodes"
         said = (
-            f"The edit changes the losses of {self.affected} training nodes and moves the parameters by "
+            f"The edit changes the losses of {self.affected} {nodes} and moves the parameters by "
             f"{self.step:.2%} of their length; another step would move them by {self.remaining:.0%} of the way."
         )
         if self.drifted:
@@ -81,7 +84,14 @@ class EditHealth:
                 f" The model is not at a minimum, and all edits have moved it {self.drift:.1f} times as far as the "
                 "first; errors grow with this distance."
             )
-        return f"{said} Train the model again." if self.retrain else said
+        if self.retrain:
+            return f"{said} Train the model again."
+        if self.gradient > AT_MINIMUM:
+            said += (
+                f" Training stopped before a minimum (relative gradient {self.gradient:.2f}), so training again may "
+                "change the model in ways that no step sees: certify() trains once and compares."
+            )
+        return said
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +198,13 @@ class WhatIf:
         )
         return made.fit()
 
+    @plain_torch()
+    def certify(
+        self, retraining: Retraining | None = None, *, sample: Tensor | Sequence[int] | None = None
+    ) -> Certificate:
+        """Train once more on the edited graph, and compare predictions on a sample of the nodes (all by default)."""
+        return certificate_of(self._jury, self, retraining or self._jury.retraining, sample)
+
     def verdict(self, nodes: Tensor | Sequence[int] | None = None, **settings: Any) -> Verdict:
         """The verdict after the edit; arguments as in ``Jury.verdict``."""
         return self.jury().verdict(self.nodes if nodes is None else nodes, **settings)
@@ -231,24 +248,17 @@ def what_if(
     return WhatIf(asked, before, direct, moved, walk.step, graph, after, walk.health, classify, *kept)
 
 
-@torch.no_grad()
-def predictions(engine: Engine, thetas: Tensor, nodes: Tensor) -> Tensor:
-    """Predictions in the precision of derivatives, so that small effects are not rounding errors, (m, C, b)."""
-    return engine.loss.predict(engine.predictor(nodes, engine.dtype).outputs(thetas.to(engine.dtype)), dim=1)
-
-
 class Walk:
     """The Newton steps after one edit, and what they leave of the gradient."""
 
     def __init__(self, base: Base, edit: Edit, graph: Data, nodes: Tensor, steps: int) -> None:
         self.base, self.graph, self.nodes = base, graph, nodes
         self.objectives = Objectives(base, [edit])
-        pairs = (*self.objectives.old_pairs, *self.objectives.new_pairs)
         self.still = edit.empty and not bool(base.carried.any())
-        self.affected = max(len(self.objectives.old_pairs), len(self.objectives.new_pairs))
+        self.affected = self.objectives.affected
         self.step = self.start = torch.zeros_like(base.engine.theta)
         self.left, self.next = torch.zeros_like(self.step), torch.zeros_like(self.step)
-        if not pairs and not bool(base.carried.any()):
+        if not self.affected and not bool(base.carried.any()):
             return
         self.left = self.start = self.objectives.gradient()[:, 0]
         for _ in range(steps):

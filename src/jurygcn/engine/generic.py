@@ -25,7 +25,7 @@ from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
 from jurygcn.engine.ways import Way, derivatives_of, kernel_passes_of, own_grams_of, toward_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
-from jurygcn.graph.ego import Changes, EgoGraphs, ego_graphs
+from jurygcn.graph.edited import Changes, edited_graph
 from jurygcn.graph.fused import SparseProducts
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.typed import local_view
@@ -129,10 +129,10 @@ class GenericEngine:
         """The model on another graph with other training nodes, and with the parameters ``theta`` if given."""
         return elsewhere(self, data, nodes, targets, theta)
 
-    def copies(self, centres: Tensor, changes: Changes, *, most_rows: int) -> EgoGraphs | None:
-        """The neighbourhoods of ``centres`` in edited graphs; None if the model needs more or they are too large."""
+    def edited(self, centres: Tensor, changes: Changes, *, most_rows: int) -> tuple[Data, Tensor] | None:
+        """A graph with the neighbourhoods of ``centres`` after edits; None if they do not suffice or are too large."""
         hops = num_hops(self.model)
-        return ego_graphs(self.data, centres, hops, most_rows=most_rows, changes=changes) if self.separable else None
+        return edited_graph(self.data, centres, hops, changes, most_rows=most_rows) if self.separable else None
 
     @cached_property
     def separable(self) -> bool:

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from jurygcn.derivatives import ClosedForm, Jacobian
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.ways import Way
-from jurygcn.graph.ego import Changes, EgoGraphs
+from jurygcn.graph.edited import Changes
 from jurygcn.losses import Loss
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -137,8 +137,8 @@ class Engine(Protocol):
     def separable(self) -> bool:
         """Whether copies of neighbourhoods determine the outputs at their centres."""
 
-    def copies(self, centres: Tensor, changes: Changes, *, most_rows: int) -> EgoGraphs | None:
-        """The neighbourhoods of ``centres`` in edited graphs; None if the model needs more or they are too large."""
+    def edited(self, centres: Tensor, changes: Changes, *, most_rows: int) -> tuple[Data, Tensor] | None:
+        """A graph with the neighbourhoods of ``centres`` after edits; None if they do not suffice or are too large."""
 
     def expected(self) -> Expected:
         """Outputs and Jacobian of the training nodes, in expectation over dropout if the model has any."""

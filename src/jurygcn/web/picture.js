@@ -78,7 +78,10 @@ function picture(node, neighbours, drivers, links = [], onLink = null) {
   return svg;
 }
 
-const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toPrecision(2)}`;
+function signed(value) {
+  const size = Math.abs(value);
+  return `${value < 0 ? '−' : '+'}${size && size < 0.001 ? size.toExponential(0) : size.toPrecision(2)}`; // fits its column
+}
 
 function key(drivers, [circle, square] = ['judged', 'trained on'], links = []) {
   const sample = (child) => draw('svg', { viewBox: '0 0 26 12', 'aria-hidden': 'true' }, child);

@@ -78,7 +78,12 @@ function picture(node, neighbours, drivers, links = [], onLink = null) {
   return svg;
 }
 
-const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toPrecision(2)}`;
+function signed(value) {
+  const size = Math.abs(value);
+  if (size === 0) return '0';
+  // small numbers would be wider than their column
+  return `${value < 0 ? '−' : '+'}${size < 1e-3 ? size.toExponential(0) : size.toPrecision(size < 1e-2 ? 1 : 2)}`;
+}
 
 function key(drivers, [circle, square] = ['judged', 'trained on'], links = []) {
   const sample = (child) => draw('svg', { viewBox: '0 0 26 12', 'aria-hidden': 'true' }, child);

@@ -34,6 +34,8 @@ class TwoLayerJacobian(HeldJacobian):
     Shapes: T (h, n, F), AE (n, h), W2 (h, C); P = F h + h C.
     """
 
+    crosses = True
+
     def __init__(self, T: Tensor, AE: Tensor, W2: Tensor) -> None:
         self.T, self.AE, self.W2 = T, AE, W2
         h, n, F = T.shape
@@ -166,6 +168,8 @@ class RowSpaceJacobian(HeldJacobian):
 
     Shapes: M (h n, R) sparse; AX (R, F) sparse or dense; AE (n, h), W2 (h, C); P = F h + h C.
     """
+
+    crosses = True
 
     def __init__(self, mask: sp.csr_matrix, AX: Tensor | SparseMatrix, AE: Tensor, W2: Tensor) -> None:
         self.mask, self.AX, self.AE, self.W2 = mask, AX, AE, W2

@@ -126,8 +126,9 @@ VARIANTS: dict[str, Design] = {
     "trust 10": Design(trust=10.0),
     "two hops: the only window": TwoHops(),
     "all views alike: labels do not choose": Design(evidence=math.inf),
-    "averaged features alone": OneKind(),
-    "walks alone": Walks(),
+    "no share of its own for what the model sees": Design(seen=0.0),
+    "averaged features alone": OneKind(seen=0.0),
+    "walks alone": Walks(seen=0.0),
     "expected gain: jury-gain": Gain(),
     "jury-design, initial labels on top": Design(),
 }

@@ -7,17 +7,24 @@ in it.
 
 - GCN, one Newton step: a two-layer GCN without dropout. The step has the Gauss-Newton matrix with the new label, from
   one factorisation. Retraining is by the same epochs of Adam from the same initial weights.
+- GCN, retrained twice: both gains are by retraining; the second time all initial weights differ by one part in a
+  million. No estimate can be expected to agree better with retraining than retraining with itself.
+- "to convergence": three times the epochs, with a learning rate that falls to zero. "continued": retraining starts at
+  the trained weights, with a small learning rate that falls to zero, so it stays in the same valley. "continued, or
+  retrained": how far that alone agrees with retraining from the initial weights.
+- without ReLU: one weight matrix on features averaged over two hops, a convex objective, fitted to convergence.
 - panel, its weights kept: the closed form is exact.
 - panel, its weights chosen again after every new label: `jury-gain` keeps them.
 
 Numbers are Spearman's correlations, mean over splits. Seconds are processor time: of all gains by Newton steps, of
-retraining, and on Cora of one step of jury-gain beside an ordinary PyG training.
+retraining, and on Cora of one step of jury-gain beside an ordinary PyG training. Interrupted runs go on where they
+stopped, and a row of an earlier publication stays where it has more splits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import mean, pstdev
 
 import numpy as np
@@ -28,7 +35,7 @@ from torch.func import vmap
 from torch_geometric.data import Data
 
 from active_learning import plain_training
-from harness import options, save, table
+from harness import earlier, longest, options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active.gain import fitted
 from jurygcn.active.scene import Scene
@@ -36,16 +43,20 @@ from jurygcn.active.tasks import scene_of
 from jurygcn.active.windows import Windows
 from jurygcn.data import random_labels, synthetic
 from jurygcn.graph.propagation import Propagation
-from protocol import graph
+from protocol import Cells, graph
 
 # the form of the step and of the training was chosen on seeds 0 to 2, so others are reported
 FIRST_SEED, SPLITS, QUICK_SPLITS = 3, 10, 1
 LABELS, CANDIDATES, FEATURES, HIDDEN, DECAY = 24, 12, 12, 8, 5e-3
-EPOCHS, NEAR = 1000, 1e-8
+EPOCHS, LONG, NEAR, TINY = 1000, 3000, 1e-8, 1e-6
+RATE, CONTINUED_RATE = 0.01, 0.002
+STAMP = f"1 {LABELS} labels, {CANDIDATES} candidates, decay {DECAY}, epochs {EPOCHS}, {LONG}, {CONTINUED_RATE}"
 
 
 class DenseGCN:
     """A two-layer GCN as a function of its parameters, in float64; many of them side by side, theta (B, P)."""
+
+    epochs, rate, falling = EPOCHS, RATE, False
 
     def __init__(self, data: Data) -> None:
         propagation = Propagation.of(data)
@@ -82,13 +93,66 @@ class DenseGCN:
         """Some epochs of Adam. Shapes: thetas (B, P), nodes (B, n), labels (B, n) -> (B, P)."""
         rows, n = self.A[nodes], nodes.shape[1]
         thetas = thetas.clone().requires_grad_()
-        adam = torch.optim.Adam([thetas], lr=0.01)
-        for _ in range(EPOCHS):
+        adam = torch.optim.Adam([thetas], lr=self.rate)
+        for epoch in range(self.epochs):
+            adam.param_groups[0]["lr"] = self.rate * (1.0 - epoch / self.epochs if self.falling else 1.0)
             adam.zero_grad()
             logs = vmap(self.logits)(thetas, rows).log_softmax(dim=2).gather(2, labels.unsqueeze(2))
             (DECAY / 2 * thetas.square().sum() - logs.sum() / n).backward()
             adam.step()
         return thetas.detach()
+
+
+class LongGCN(DenseGCN):
+    """Trained to convergence."""
+
+    epochs, falling = LONG, True
+
+
+class Continued(LongGCN):
+    """Trained on from weights that have converged."""
+
+    epochs, rate = EPOCHS, CONTINUED_RATE
+
+
+class Convex(DenseGCN):
+    """A GCN without ReLU is linear in features averaged over two hops: one weight matrix."""
+
+    def start(self, seed: int) -> Tensor:
+        """As the first of a GCN; the optimum does not depend on it."""
+        return super().start(seed)[: self.F * self.C]
+
+    def logits(self, theta: Tensor, rows: Tensor) -> Tensor:
+        """Shapes: (P,), rows of A (r, N) -> (r, C)."""
+        return rows @ self.X @ theta.view(self.F, self.C)
+
+    def slopes(self, _: Tensor, rows: Tensor) -> Tensor:
+        """Derivatives of the logits, the same everywhere. Shapes: (P,), (r, N) -> (r, C, P)."""
+        return torch.einsum("rf,cd->rcfd", rows @ self.X, torch.eye(self.C).double()).flatten(2)
+
+    def trained(self, thetas: Tensor, nodes: Tensor, labels: Tensor) -> Tensor:
+        """Newton's method until the gradient vanishes; steps are halved where the objective would rise."""
+        return torch.stack([self.optimum(*one) for one in zip(thetas, nodes, labels)])
+
+    def optimum(self, theta: Tensor, nodes: Tensor, labels: Tensor) -> Tensor:
+        """The optimum for these labels, from this start, (P,)."""
+        rows, n = self.A[nodes], len(nodes)
+        J, units = self.slopes(theta, rows), torch.eye(self.C).double()
+
+        def objective(theta: Tensor) -> Tensor:
+            logs = self.logits(theta, rows).log_softmax(dim=1).gather(1, labels[:, None])
+            return DECAY / 2 * theta.square().sum() - logs.sum() / n
+
+        for _ in range(100):
+            p = self.logits(theta, rows).softmax(dim=1)
+            gradient = DECAY * theta + torch.einsum("ncp,nc->p", J, p - units[labels]) / n
+            if float(gradient.norm()) < NEAR:
+                return theta
+            step, size = torch.linalg.solve(gauss_newton(p[None], J[None], n)[0], gradient), 1.0
+            while objective(theta - size * step) > objective(theta) and size > NEAR:
+                size /= 2
+            theta = theta - size * step
+        raise RuntimeError(f"expected a gradient below {NEAR} after 100 steps, got {float(gradient.norm()):.1e}")
 
 
 def gauss_newton(p: Tensor, J: Tensor, count: int) -> Tensor:
@@ -162,38 +226,80 @@ def panel_gains(scene: Scene, candidates: Tensor) -> dict[str, tuple[Tensor, Ten
     return found
 
 
-def timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+def timed(work: Callable[[], object]) -> float:
     started = time.process_time()
-    return work(), time.process_time() - started
+    work()
+    return time.process_time() - started
 
 
-def one_split(seed: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Rank correlations, and seconds."""
+def gcn_gains(
+    data: Data, nodes: Tensor, labels: Tensor, candidates: Tensor, seed: int
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """What is compared, class probabilities at the candidates, and both gains."""
+    gcn, longer, convex = DenseGCN(data), LongGCN(data), Convex(data)
+    generator = torch.Generator().manual_seed(seed)
+
+    def both(name: str, model: DenseGCN) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        start = model.start(seed)
+        theta = model.trained(start[None], nodes[None], labels[None])[0]
+        p = model.everywhere(theta[None])[0][candidates]
+        newton = newton_gains(model, theta, nodes, candidates)
+        again = retrained_gains(model, theta, nodes, labels, candidates, start=start)
+        yield f"{name}, one Newton step", p, newton, again
+        if model is gcn:
+            near = start * (1.0 + TINY * torch.randn(start.shape, generator=generator).double())
+            other = model.trained(near[None], nodes[None], labels[None])[0]
+            twice = retrained_gains(model, other, nodes, labels, candidates, start=near)
+            yield f"{name}, retrained twice", p, twice, again
+        if model is longer:
+            going = retrained_gains(Continued(data), theta, nodes, labels, candidates, start=theta)
+            yield f"{name}, one Newton step, continued", p, newton, going
+            yield f"{name}, continued, or retrained", p, going, again
+
+    yield from both("GCN", gcn)
+    yield from both("GCN to convergence", longer)
+    yield from both("without ReLU, to convergence", convex)
+
+
+def labelled_graph(seed: int) -> tuple[Data, Tensor, Tensor, Tensor]:
+    """A graph, the labelled nodes with their labels, and the candidates."""
     data = synthetic(
         num_nodes=300, num_edges=900, num_features=FEATURES, num_classes=4, homophily=0.7, seed=1000 + seed
     )
     nodes = random_labels(torch.arange(300), LABELS, seed=seed)
-    labels, rng = data.y[nodes], np.random.default_rng(seed)
     others = np.setdiff1d(np.arange(300), nodes.numpy())
-    candidates = torch.from_numpy(np.sort(rng.choice(others, CANDIDATES, replace=False)))
-    gcn = DenseGCN(data)
-    start = gcn.start(seed)
-    theta = gcn.trained(start[None], nodes[None], labels[None])[0]
-    newton, closed = timed(lambda: newton_gains(gcn, theta, nodes, candidates))
-    cold, again = timed(lambda: retrained_gains(gcn, theta, nodes, labels, candidates, start=start))
+    chosen = np.random.default_rng(seed).choice(others, CANDIDATES, replace=False)
+    return data, nodes, data.y[nodes], torch.from_numpy(np.sort(chosen))
+
+
+def one_split(seed: int) -> dict[str, dict[str, float]]:
+    """Rank correlations."""
+    data, nodes, labels, candidates = labelled_graph(seed)
     known = dict(zip(nodes.tolist(), labels.tolist()))
     scene = scene_of(data, known, batch=1, candidates=None, recipe=active.Recipe(), seed=seed)
     panel = fitted(scene, nodes, labels).scores.softmax(dim=1)[candidates]
-    own = gcn.everywhere(theta[None])[0][candidates]
-    pairs = {
-        "GCN, one Newton step": (own, newton, cold),
-        **{name: (panel, *both) for name, both in panel_gains(scene, candidates).items()},
-    }
     found = {}
-    for name, (p, a, b) in pairs.items():
+    for name, p, a, b in (
+        *gcn_gains(data, nodes, labels, candidates, seed),
+        *((name, panel, *both) for name, both in panel_gains(scene, candidates).items()),
+    ):
         found[f"{name}: each label"] = correlation(a, b)
         found[f"{name}: expected"] = correlation((p * a).sum(dim=1), (p * b).sum(dim=1))
-    return found, {"Newton steps": closed, "retraining": again}
+    return {"ranks": found}
+
+
+def costs() -> dict[str, float]:
+    """Seconds of processor time: of all gains on one graph, and on Cora of a step and of a training."""
+    data, nodes, labels, candidates = labelled_graph(FIRST_SEED)
+    gcn = DenseGCN(data)
+    start = gcn.start(FIRST_SEED)
+    theta = gcn.trained(start[None], nodes[None], labels[None])[0]
+    return {
+        "Newton steps": timed(lambda: newton_gains(gcn, theta, nodes, candidates)),
+        "retraining": timed(lambda: retrained_gains(gcn, theta, nodes, labels, candidates, start=start)),
+        "jury-gain, one step on Cora": gain_step("cora"),
+        "training a plain PyG GCN on Cora": timed(lambda: plain_training(graph("cora"))),
+    }
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -207,33 +313,37 @@ def gain_step(name: str) -> float:
     known = dict(zip(nodes.tolist(), data.y[nodes].tolist()))
     scene = scene_of(data, known, batch=20, candidates=None, recipe=active.Recipe(), seed=0)
     Windows.of(scene)
-    started = time.process_time()
-    active.STRATEGIES["jury-gain"].choose(scene)
-    return time.process_time() - started
+    return timed(lambda: active.STRATEGIES["jury-gain"].choose(scene))
 
 
 def main() -> None:
-    chosen = options(__doc__)
+    chosen = options(__doc__, finished="run nothing; publish what is finished")
     count = QUICK_SPLITS if chosen.quick else SPLITS
-    results = [one_split(FIRST_SEED + k) for k in range(count)]
+    cells = with_published(Cells("active_gains_quick" if chosen.quick else "active_gains", lambda _: STAMP))
+    wanted = [{"seed": FIRST_SEED + k} for k in range(count)]
+    if not chosen.finished:
+        cells.measure(wanted, one_split)
+    runs, before = cells.rows(wanted), {} if chosen.quick else earlier("active_gains")
     rows = [
         {
-            **{"learner": name, "correlation": mean(ranks[name] for ranks, _ in results)},
-            **{"sd": pstdev([ranks[name] for ranks, _ in results]), "splits": len(results)},
+            **{"learner": name, "correlation": mean(run["ranks"][name] for run in runs)},
+            **{"sd": pstdev([run["ranks"][name] for run in runs]), "splits": len(runs), "stamp": STAMP},
         }
-        for name in results[0][0]
+        for name in (runs[0]["ranks"] if runs else ())
     ]
-    seconds = {key: mean(times[key] for _, times in results) for key in results[0][1]}
-    seconds["jury-gain, one step on Cora"] = gain_step("cora")
-    started = time.process_time()
-    plain_training(graph("cora"))
-    seconds["training a plain PyG GCN on Cora"] = time.process_time() - started
+    names = [row["learner"] for row in rows]
+    kept = [row for row in before.get("rows", []) if row["stamp"] == STAMP]
+    rows = longest(rows, kept, "learner", by="splits")
+    rows.sort(key=lambda row: names.index(row["learner"]) if row["learner"] in names else len(names))
+    seconds = before.get("seconds") if chosen.finished else costs()
     table(
         "gains",
         ["learner", "rank correlation", "splits"],
         [[r["learner"], f"{r['correlation']:.3f} ± {r['sd']:.3f}", r["splits"]] for r in rows],
     )
     print(seconds)
+    if not chosen.quick:
+        publish(cells, wanted)
     save(
         "active_gains",
         rows,

@@ -8,42 +8,48 @@ learned by the advised learner (the GCN and regressions on the graph, stacked), 
 graphs come last, with fewer strategies and a longer training for all, since the paper's leaves a GCN unfitted there:
 two real ones, and made ones where features lead, where structure leads, and where both mislead.
 "two hops" is jury-design with the one window of its first version. Tests are paired Wilcoxon tests over the splits
-that both strategies have. Interrupted runs go on where they stopped; the strategies with both learners come first.
+that both strategies have. Of some strategies only the mean and the standard deviation over the same splits are left;
+there it is Welch's test, which does not use that the splits are shared. Interrupted runs go on where they stopped; the
+strategies with both learners come first.
+A row of an earlier publication stays where it has more splits of the same settings. `--timed` measures seconds again.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from statistics import mean, pstdev
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import wilcoxon
+from scipy.stats import ttest_ind_from_stats, wilcoxon
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from active_design import TwoHops
 from active_graphs import MADE, graph_named
-from harness import options, publish, save, table, with_published
+from harness import earlier, longest, options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active.esp import LIMIT as ESP_LIMIT
 from jurygcn.active.grain import LIMIT as GRAIN_LIMIT
-from jurygcn.active.graph_statistics import GraphStatistics
+from jurygcn.active.graph_statistics import DIMENSIONS, GraphStatistics, pagerank
 from jurygcn.active.graphpart import parts_of
 from jurygcn.active.lscale import infomax
 from jurygcn.active.protocol import Schedule
 from jurygcn.active.rim import similarities
+from jurygcn.active.scene import Strategy
 from jurygcn.active.sopt import laplacian_of
+from jurygcn.active.tasks import scene_of
 from jurygcn.active.windows import SHORT, Windows
 from jurygcn.data import paper_split, random_labels
 from jurygcn.experiments import table2
 from jurygcn.experiments.paper import ACTIVE
 from jurygcn.experiments.table2 import OURS, SEVEN
+from jurygcn.graph.features import reduce_rows
 from jurygcn.graph.similarity import Similarities
 from protocol import CITATION, Cells, extra
 
@@ -60,7 +66,9 @@ LIMITS = {"grain-nn": GRAIN_LIMIT, "grain-ball": GRAIN_LIMIT, "esp": ESP_LIMIT} 
 SPLITS, QUICK_SPLITS = 20, 2
 QUICK = ("jury-design", "age", "random")
 KEPT = (*table2.KEPT, "learner_accuracy", "expected_accuracy", "left_out_accuracy")
-ALPHA = 0.05
+ALPHA, SEP = 0.05, " | "
+FEWEST = 5  # splits of Welch's test
+PLAIN, WORTH_TWICE = "training a plain PyG GCN", 1.0  # seconds
 
 
 def recipe_of(name: str) -> active.Recipe:
@@ -77,8 +85,10 @@ def strategies_on(name: str, *, quick: bool) -> tuple[str, ...]:
 
 
 def stamp(cell: dict[str, Any]) -> str:
-    design = repr(active.Design()) if cell["method"] in (OURS, FIRST) else ""
-    design += f" {SHORT}" if cell["method"] == OURS else ""
+    usual = active.Design()
+    window = f" {SHORT}, seen {usual.seen}" if cell["method"] == OURS else ""
+    numbers = f"Design(directions={usual.directions}, trust={usual.trust}, evidence={usual.evidence})"
+    design = numbers + window if cell["method"] in (OURS, FIRST) else ""
     design += f" {active.Rim()!r}, shares of what others receive" if cell["method"] == "rim" else ""
     return f"2 {recipe_of(cell['dataset'])} {design}"
 
@@ -92,6 +102,11 @@ def one_run(dataset: str, method: str, seed: int) -> dict[str, Any]:
         learner="advised" if method in ADVISED else "gcn",
     )
     return {key: [getattr(step, key) for step in history.steps] for key in KEPT}
+
+
+def stamp_of(row: dict[str, Any]) -> str:
+    """The settings of a published row: those of jury-design, with which it is compared, and its own."""
+    return SEP.join(stamp({"dataset": row["dataset"], "method": s}) for s in (OURS, row["strategy"]))
 
 
 def wanted_on(name: str, strategies: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -122,39 +137,57 @@ class PlainGCN(nn.Module):
         return self.second(x, data.edge_index)
 
 
-def plain_training(data: Data) -> float:
-    """Seconds of training an ordinary full-batch PyG GCN for 100 epochs."""
+def plain_training(data: Data) -> None:
+    """Train an ordinary full-batch PyG GCN for 100 epochs."""
     nodes = random_labels(paper_split(data, seed=0).pool, 50, seed=0)
     model = PlainGCN(data)
     optimizer = torch.optim.Adam(model.parameters(), lr=PAPER_TRAINING.lr, weight_decay=PAPER_TRAINING.weight_decay)
-    started = time.perf_counter()
     for _ in range(PAPER_TRAINING.epochs):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(data)[nodes], data.y[nodes]).backward()
         optimizer.step()
-    return time.perf_counter() - started
 
 
-def once_per_graph(data: Data, strategies: set[str]) -> dict[str, float]:
-    """Seconds of what is computed once and then serves every step, by the strategy that needs it."""
-    statistics, seconds = GraphStatistics.of(data), {}
-    needs = {
-        "pagerank": lambda: statistics.pagerank,
+def once_per_graph(data: Data) -> dict[str, Callable[[], object]]:
+    """What is computed once and then serves every step, by the strategies that need it."""
+    statistics = GraphStatistics.of(data)
+    found: dict[str, Callable[[], object]] = {
+        **dict.fromkeys(("pagerank", "age", "anrmab"), lambda: pagerank(statistics.adjacency)),
         "centrality": lambda: statistics.betweenness,
         "sopt": lambda: laplacian_of(statistics),
-        "featprop": lambda: statistics.propagated,
-        "graphpart": lambda: parts_of(statistics, data, int(data.num_classes)),
+        **dict.fromkeys(("featprop", FIRST), lambda: reduce_rows(statistics.propagation.propagated(2), DIMENSIONS)),
+        **dict.fromkeys(("graphpart", "graphpart-far"), lambda: parts_of(statistics, data, int(data.num_classes))),
         "lscale": lambda: infomax(data),
         "rim": lambda: similarities(statistics, data, np.arange(1)),
-        OURS: lambda: Windows(Similarities.of(data)).unlabelled,
+        OURS: lambda: Windows(Similarities.of(data)),
     }
-    for strategy, compute in needs.items():
-        if strategy in strategies:
-            started = time.perf_counter()
-            compute()
-            seconds[strategy] = time.perf_counter() - started
-    shared = {"age": "pagerank", "anrmab": "pagerank", FIRST: "featprop", "graphpart-far": "graphpart"}
-    return {**seconds, **{strategy: seconds[need] for strategy, need in shared.items() if need in seconds}}
+    return found
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def timings(name: str, strategies: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Seconds of processor time once per graph and of one step: the batch after the run's second, random labels."""
+    data = graph_named(name)
+    size, batch = (40, 20) if name != "pubmed" else (20, 10)
+    nodes = random_labels(paper_split(data, seed=0).pool, size, seed=0)
+    known, once, found = dict(zip(nodes.tolist(), data.y[nodes].tolist())), once_per_graph(data), {}
+    for strategy in strategies:
+        fixed = processor_seconds(once[strategy]) if strategy in once else 0.0
+        chooser = TwoHops() if strategy == FIRST else active.STRATEGIES[strategy].choose
+
+        def step(chooser: Strategy = chooser) -> float:
+            scene = scene_of(data, known, batch=batch, candidates=None, recipe=recipe_of(name), seed=0)
+            return processor_seconds(lambda: chooser(scene))
+
+        first = step()  # computes what is kept with the graph, too
+        found[strategy] = {"once": fixed, "step": step() if strategy in once or first < WORTH_TWICE else first}
+    found[PLAIN] = {"once": 0.0, "step": processor_seconds(lambda: plain_training(data))}
+    return found
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -167,7 +200,7 @@ def p_value(ours: list[float], others: list[float]) -> float:
     return float(wilcoxon(ours, others).pvalue)
 
 
-def summaries(name: str, runs: list[dict[str, Any]], once: dict[str, float]) -> Iterator[dict[str, Any]]:
+def summaries(name: str, runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """One row per strategy, learner and query size."""
     sizes = Schedule.of(graph_named(name), initial=None, budget=None, step=None, count_initial=True).sizes[1:]
     for learner, key in (("gcn", "accuracy"), ("advised", "learner_accuracy")):
@@ -179,7 +212,6 @@ def summaries(name: str, runs: list[dict[str, Any]], once: dict[str, float]) -> 
             for strategy, by_seed in cell.items():
                 values, ours = list(by_seed.values()), [cell[OURS][seed] for seed in by_seed]  # of the same splits
                 paper = ACTIVE.get(name, {}).get(strategy, {}).get(labels) if learner == "gcn" else None
-                seconds = [t for run in runs if run["strategy"] == strategy for t in run["seconds"][1:]]
                 yield {
                     "dataset": name,
                     "learner": learner,
@@ -192,8 +224,8 @@ def summaries(name: str, runs: list[dict[str, Any]], once: dict[str, float]) -> 
                     "paper_sd": None if paper is None else paper[1],
                     "ours_minus_it": mean(ours) - mean(values),
                     "p": p_value(ours, values),
-                    "seconds_per_step": mean(seconds),
-                    "seconds_once": once.get(strategy, 0.0),
+                    "paired": True,
+                    "stamp": stamp_of({"dataset": name, "strategy": strategy}),
                 }
 
 
@@ -201,7 +233,10 @@ def expectations(name: str, runs: list[dict[str, Any]]) -> Iterator[dict[str, An
     """How far what is expected is from the test accuracy of the advised learner, over all steps after the first."""
     for strategy in ADVISED:
         mine = [run for run in runs if run["strategy"] == strategy]
+        if not mine:
+            continue
         found: dict[str, Any] = {"dataset": name, "strategy": strategy, "splits": len(mine)}
+        found["stamp"] = stamp_of(found)
         for key in ("expected_accuracy", "left_out_accuracy"):
             gaps = [100 * (e - a) for run in mine for e, a in list(zip(run[key], run["learner_accuracy"]))[1:]]
             found[key] = {"error": mean(map(abs, gaps)), "bias": mean(gaps)}
@@ -222,7 +257,42 @@ def claims(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"cells": len(cells), "first": first, "significantly_worse_than": worse, "significantly_better_than": better}
 
 
-def show(name: str, rows: list[dict[str, Any]], plain: float, choosing: float) -> None:
+def compared_again(row: dict[str, Any], ours: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """A published row beside a jury-design with other settings, by means and standard deviations."""
+    if row["strategy"] == OURS:
+        return
+    if ours is None:  # not measured yet with these settings: compared by a later publication
+        yield row
+        return
+    both = [
+        (one["mean"], one["sd"] * (one["splits"] / max(1, one["splits"] - 1)) ** 0.5, one["splits"])
+        for one in (ours, row)
+    ]
+    few = min(ours["splits"], row["splits"]) < FEWEST
+    p = 1.0 if few else float(ttest_ind_from_stats(*both[0], *both[1], equal_var=False).pvalue)
+    differing = {"ours_minus_it": ours["mean"] - row["mean"], "p": p, "paired": False}
+    yield row | differing | {"stamp": stamp_of(row)}
+
+
+def with_earlier(rows: list[dict[str, Any]], before: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
+    """Each row, or that of an earlier publication with the same settings where it has more splits, in a fixed order."""
+    ours = {tuple(row[k] for k in ("dataset", *keys)): row for row in rows if row["strategy"] == OURS}
+    kept = [row for row in before if row["stamp"] == stamp_of(row) and row.get("paired", True)]
+    for row in before:
+        beside = ours.get(tuple(row[k] for k in ("dataset", *keys)))
+        if row not in kept and row["stamp"].split(SEP)[-1] == stamp_of(row).split(SEP)[-1]:
+            kept += compared_again(row, beside) if "mean" in row else [row | {"stamp": stamp_of(row)}]
+    graphs, strategies = (*CITATION, *EXTRA, *MADE), list(dict.fromkeys((OURS, FIRST, *active.STRATEGIES)))
+    return sorted(
+        longest(rows, kept, "dataset", "strategy", *keys, by="splits"),
+        key=lambda row: (
+            *(graphs.index(row["dataset"]), row.get("learner", "") != "gcn"),
+            *(row.get("labels", 0), strategies.index(row["strategy"])),
+        ),
+    )
+
+
+def show(name: str, rows: list[dict[str, Any]]) -> None:
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     sizes = list(dict.fromkeys(row["labels"] for row in rows))
     body = []
@@ -233,20 +303,16 @@ def show(name: str, rows: list[dict[str, Any]], plain: float, choosing: float) -
             + (f"[{mine[n]['paper']:.1f}]" if mine[n]["paper"] else "")
             for n in sizes
         ]
-        first = mine[sizes[0]]
-        body.append([strategy, *cells, f"{first['seconds_per_step']:.3f}", f"{first['seconds_once']:.2f}"])
+        body.append([strategy, *cells, mine[sizes[0]]["splits"]])
     note = (
-        f"Mean ± sd of test accuracy in % over {rows[0]['splits']} splits at each number of labels (all are counted); "
-        f"in brackets the paper's; * differs from {OURS}, p < {ALPHA:g}. Seconds per step, and once per graph. An "
-        f"ordinary full-batch PyG GCN trains 100 epochs in {plain:.2f} s; {OURS}, timed beside it, needs "
-        f"{choosing:.2f} s per step."
+        f"Mean ± sd of test accuracy in % at each number of labels (all are counted); in brackets the paper's; * "
+        f"differs from {OURS}, p < {ALPHA:g}."
     )
-    columns = ["strategy", *map(str, sizes), "s/step", "s once"]
-    table(name, columns, body, note=note)
+    table(name, ["strategy", *map(str, sizes), "splits"], body, note=note)
 
 
 def main() -> None:
-    chosen = options(__doc__, finished="run nothing; publish what is finished")
+    chosen = options(__doc__, finished="run nothing; publish what is finished", timed="measure seconds again")
     names = CITATION[:1] if chosen.quick else (*CITATION, *extra(*EXTRA), *MADE)
     cells = with_published(Cells("active_learning_quick" if chosen.quick else "active_learning", stamp))
     strategies = {name: strategies_on(name, quick=chosen.quick) for name in names}
@@ -256,18 +322,20 @@ def main() -> None:
                 for name in names:
                     some = [s for s in strategies[name] if (s in ADVISED) == first]
                     cells.measure([{"dataset": name, "method": s, "seed": seed} for s in some], one_run)
-    rows, expected, plain, choosing = [], [], {}, {}
+    rows: list[dict[str, Any]] = []
+    expected: list[dict[str, Any]] = []
+    before = {} if chosen.quick else earlier("active_learning")
+    seconds = before.get("seconds", {})
     for name in names:
         runs = runs_of(name, strategies[name], cells)
-        if not runs:
-            continue
-        once = once_per_graph(graph_named(name), {run["strategy"] for run in runs})
-        plain[name] = plain_training(graph_named(name))
-        choosing[name] = mean(one_run(name, OURS, 0)["seconds"][2:])
-        here = list(summaries(name, runs, once))
-        show(name, [row for row in here if row["learner"] == "gcn"], plain[name], choosing[name])
-        rows += here
-        expected += [] if chosen.quick else list(expectations(name, runs))
+        rows += list(summaries(name, runs)) if runs else []
+        expected += list(expectations(name, runs)) if runs else []
+        if chosen.timed:
+            seconds[name] = timings(name, strategies[name])
+    rows = with_earlier(rows, before.get("rows", []), "learner", "labels")
+    expected = with_earlier(expected, before.get("expectations", []))
+    for name in names:
+        show(name, [row for row in rows if row["dataset"] == name and row["learner"] == "gcn"])
     found = {
         f"{where}, {learner}": claims(
             [r for r in rows if r["learner"] == learner and (r["dataset"] in CITATION) == paper]
@@ -285,8 +353,7 @@ def main() -> None:
         settings={"splits": SPLITS, "count_initial": True, **asdict(PAPER_TRAINING)},
         longer_training=asdict(LONGER),
         expectations=expected,
-        plain_training_seconds=plain,
-        choosing_seconds=choosing,
+        seconds=seconds,
         claims=found,
     )
 

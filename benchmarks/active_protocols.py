@@ -1,17 +1,19 @@
 """Active learning by other people's protocols, beside their published numbers.
 
 DiffusAL: the largest component, 2C labels a round for ten rounds, 500 validation and 1000 test nodes at random, seeds 1
-to 10. jury-design chooses from the first label on, without initial random ones. No validation label is read, except in
-the rows "by validation": candidates are the GCN, the advised learner, GCNs of two other recipes with the epoch of
-their lowest validation loss, and the mean probabilities of each of these and the advised learner; the best at the 500
-validation nodes is taken. DiffusAL's numbers are read off its figures.
+to 10. jury-design chooses from the first label on, without initial random ones; with "no fixed share" it is that of
+0.2.0, whose window had none for what the model sees. No validation label is read, except in the rows "by validation":
+candidates are the GCN, the advised learner, GCNs of two other recipes with the epoch of their lowest validation loss,
+and the mean probabilities of each of these and the advised learner; the best at the 500 validation nodes is taken.
+DiffusAL's numbers are read off its figures.
 
 RIM: 30 % of the oracle's answers are wrong, drawn evenly among the other classes; 20 labels per class. RIM knows the
 oracle's accuracy and tests at the best of 500 clean validation labels. "weighted" and "screened" estimate which labels
 are wrong from the labels alone. "by validation" has the same 500 clean validation labels, and these two learners and
 weighted losses as further candidates. The strategy "rim" is RIM as implemented here, with its known accuracy; its
 column "by validation" is RIM's own training: its weights of labels, the epoch of the best validation accuracy. RIM's
-numbers are its GCN's. Interrupted runs go on where they stopped.
+numbers are its GCN's. Interrupted runs go on where they stopped. A row of an earlier publication stays where it has
+more seeds of the same settings.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
-from harness import options, save, table
+from harness import earlier, longest, options, publish, save, table, with_published
 from jurygcn import GCN, active
 from jurygcn.active.learners import (
     LabelledGraph,
@@ -37,7 +39,7 @@ from jurygcn.active.learners import (
     stacked_probabilities,
     suspicion,
 )
-from jurygcn.active.scene import hide_labels
+from jurygcn.active.scene import Strategy, hide_labels
 from jurygcn.data import Split
 from jurygcn.models import fit_gcn, train
 from jurygcn.models.training import new_gcn
@@ -55,7 +57,8 @@ LEARNERS = {
     "diffusal": ("gcn", "advised", "by validation"),
     "noise": ("gcn", "advised", "weighted", "screened", "by validation"),
 }
-STRATEGIES = {"diffusal": ("jury-design", "random"), "noise": ("jury-design", "random", "rim")}
+OURS, FORMER = "jury-design", "jury-design, no fixed share"
+STRATEGIES = {"diffusal": (OURS, FORMER, "random"), "noise": (OURS, FORMER, "random", "rim")}
 # what a validation set chooses among, each at the epoch of its lowest validation loss
 VALIDATED = (
     active.Recipe(hidden=64, epochs=300),
@@ -88,6 +91,16 @@ def wrong_at(data: Data, seed: int) -> Callable[[Tensor], Tensor]:
     return lambda nodes: answers[nodes]
 
 
+def design_of(method: str) -> active.Design | None:
+    """The design with this name. "no fixed share": all of its window is shared by what views foretell, as in 0.2.0."""
+    return {OURS: active.Design(), FORMER: active.Design(seen=0.0)}.get(method)
+
+
+def stamp(method: str) -> str:
+    """The settings of a run."""
+    return f"2 {design_of(method) or ''}".strip()
+
+
 def sizes_of(protocol: str, name: str) -> list[int]:
     """The numbers of labels at which results are published."""
     return list(DIFFUSAL[name]) if protocol == "diffusal" else [PER_CLASS * int(graph(name).num_classes)]
@@ -99,9 +112,10 @@ def one_run(protocol: str, dataset: str, method: str, seed: int) -> dict[str, An
     data = component_of(dataset) if diffusal else graph(dataset)
     classes, split = int(data.num_classes), split_of(data, seed)
     rim = active.Rim(oracle_accuracy=1.0 - WRONG) if method == "rim" else None
+    strategy: str | Strategy = rim or design_of(method) or method
     history = active.run(
         data,
-        method if rim is None else rim,
+        strategy,
         initial=0,
         budget=2 * ROUNDS * classes if diffusal else PER_CLASS * classes,
         step=2 * classes if diffusal else 5 if rim else 4 * classes,  # RIM looks at its labels after every five
@@ -179,16 +193,19 @@ def reached(said: Tensor, data: Data, split: Split) -> dict[str, float]:
 def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     names, seeds = (CITATION[:1], QUICK_SEEDS) if chosen.quick else (CITATION, SEEDS)
-    cells = Cells("active_protocols_quick" if chosen.quick else "active_protocols", lambda _: f"2 {active.Design()!r}")
+    name = "active_protocols_quick" if chosen.quick else "active_protocols"
+    cells = with_published(Cells(name, lambda cell: stamp(cell["method"])))
     kinds = [(p, name, s) for p in STRATEGIES for name in names for s in STRATEGIES[p]]
     if not chosen.finished:
-        for first in ("jury-design", "rim", "random"):  # so that an interruption costs the last one's splits
+        for first in (OURS, "rim", "random", FORMER):  # so that an interruption costs the last one's splits
             for seed in seeds:
                 some = [(p, name, s) for p, name, s in kinds if s == first]
                 cells.measure([{"protocol": p, "dataset": d, "method": s, "seed": seed} for p, d, s in some], one_run)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    everything: list[dict[str, Any]] = []
     for protocol, name, strategy in kinds:
         wanted = [{"protocol": protocol, "dataset": name, "method": strategy, "seed": seed} for seed in seeds]
+        everything += wanted
         runs = cells.rows(wanted)
         for labels in sizes_of(protocol, name) if runs else ():
             for learner in LEARNERS[protocol]:
@@ -198,8 +215,15 @@ def main() -> None:
                         **{"protocol": protocol, "dataset": name, "strategy": strategy, "learner": learner},
                         **{"labels": labels, "seeds": len(values), "mean": mean(values), "sd": pstdev(values)},
                         "published": DIFFUSAL[name][labels] if protocol == "diffusal" else RIM[name],
+                        "stamp": stamp(strategy),
                     }
                 )
+    if not chosen.quick:
+        publish(cells, everything)
+        before = [row for row in earlier("active_protocols").get("rows", []) if row["stamp"] == stamp(row["strategy"])]
+        rows = longest(rows, before, "protocol", "dataset", "strategy", "learner", "labels", by="seeds")
+        order = {kind: position for position, kind in enumerate(kinds)}
+        rows.sort(key=lambda row: (order[row["protocol"], row["dataset"], row["strategy"]], row["labels"]))
     for protocol in STRATEGIES:
         body = [
             [r["dataset"], r["strategy"], r["learner"], r["labels"], f"{r['mean']:.1f} ± {r['sd']:.1f}", r["published"]]

@@ -12,13 +12,11 @@ go on where they stopped; --finished publishes what is there. Needs cleanlab.
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from statistics import mean
 from typing import Any
 
 import torch
@@ -27,10 +25,11 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from free_validation_models import PYG, train_pyg, train_variants
+from free_validation_models import PYG, UNDERFIT, probabilities, train_pyg
+from free_validation_selection import measure_selection
 from free_validation_summary import LABELS, calibrations, errors, estimates, joined, selections
 from harness import options, publish, save, table, with_published
-from jurygcn import Jury, Recipe, select
+from jurygcn import Jury
 from jurygcn.baselines.posthoc import best_temperature
 from jurygcn.data import cache_folder, paper_split, random_labels
 from jurygcn.diagnostics.accuracy import ExpectedAccuracy, wilson
@@ -40,19 +39,11 @@ from jurygcn.evaluation import accuracy, ece, nll
 from jurygcn.experiments.cells import Cells
 from jurygcn.learning import GATS, CaGCN, GCNClassifier
 from jurygcn.models import fit_gcn
-from jurygcn.models import train as train_model
-from jurygcn.models.training import new_gcn
-from jurygcn.selection import recipe_names
 from protocol import CITATION, PLAIN, extra, graph
 
 # Increased by hand when more is measured, by part.
-VERSION = {"estimates": "6", "held out": "1", "rivals": "3", "selection": "6", "errors": "5", "cleanlab": "1"}
+VERSION = {"estimates": "7", "held out": "1", "rivals": "3", "selection": "7", "errors": "5", "cleanlab": "1"}
 FOLDS, MANY, FEW, SOME = 5, 140, 5, 10
-UNDERFIT = {"amazon_photo": 0.05}
-GRID = [
-    Recipe(hidden=16, weight_decay=decay, dropout=dropout, layers=layers, epochs=epochs)
-    for decay, dropout, layers, epochs in product((5e-5, 5e-4, 5e-3), (0.0, 0.5), (1, 2), (50, 100, 200))
-]
 
 # Trains a model on the labels of some nodes: data, nodes, seed -> model, and what Jury needs as weight_decay.
 Train = Callable[[Data, Tensor, int], tuple[nn.Module, Any]]
@@ -64,11 +55,6 @@ def trainer(name: str, kind: str) -> Train:
         return lambda data, nodes, seed: train_pyg(kind, data, nodes, seed)
     recipe = replace(PLAIN, lr=UNDERFIT.get(name, PLAIN.lr))
     return lambda data, nodes, seed: (fit_gcn(data, nodes, recipe, seed=seed)[0], recipe.weight_decay)
-
-
-@torch.no_grad()
-def probabilities(model: nn.Module, data: Data) -> Tensor:
-    return torch.softmax(model(data.x, data.edge_index).double(), dim=1)
 
 
 def cross_validated(train: Train, data: Data, nodes: Tensor, seed: int) -> Tensor:
@@ -172,75 +158,6 @@ def measure_rivals(name: str, seed: int) -> dict[str, Any]:
         p = method.fit(data, nodes, val_nodes=split.val, seed=seed).probabilities[split.test]
         found[words] = {"ece": ece(p, truth), "nll": nll(p, truth)}
     return {"calibration": found}
-
-
-# --- 3: which model ------------------------------------------------------------------------------------------------
-
-
-def along_runs(candidates: Mapping[str, Recipe], data: Data, nodes: Tensor, seed: int) -> dict[str, nn.Module]:
-    """Every recipe's model; recipes that differ in epochs share a training run."""
-    found: dict[str, nn.Module] = {}
-    runs: dict[Recipe, dict[int, str]] = {}
-    for words, recipe in candidates.items():
-        runs.setdefault(replace(recipe, epochs=1), {})[recipe.epochs] = words
-    for recipe, at in runs.items():
-        model = new_gcn(data, recipe)
-
-        def keep(epoch: int, model: nn.Module = model, at: dict[int, str] = at) -> None:
-            if epoch in at:
-                found[at[epoch]] = copy.deepcopy(model).eval()
-
-        settings = {"epochs": max(at), "lr": recipe.lr, "weight_decay": recipe.weight_decay, "seed": seed}
-        train_model(model, data, nodes, **settings, after_epoch=keep)
-    return found
-
-
-def candidates(name: str, kind: str, nodes: Tensor, seed: int) -> dict[str, tuple[nn.Module, float]]:
-    """All candidates, trained on the labels of these nodes, with their weight decay."""
-    if kind == "PyG":
-        return train_variants(graph(name), nodes, seed)
-    recipes = [replace(recipe, lr=UNDERFIT.get(name, recipe.lr)) for recipe in GRID]
-    named = dict(zip(recipe_names(recipes), recipes))
-    models = along_runs(named, graph(name), nodes, seed)
-    return {words: (model, named[words].weight_decay) for words, model in models.items()}
-
-
-def measure_selection(name: str, seed: int, kind: str = "GCN") -> dict[str, Any]:
-    data = graph(name)
-    split = paper_split(data, seed=seed)
-    nodes = random_labels(split.pool, LABELS, seed=seed)
-    started = time.process_time()
-    models = candidates(name, kind, nodes, seed)
-    trained = time.process_time() - started
-    found = select(models, data, nodes)
-    spent = time.process_time() - started
-    order = nodes[torch.randperm(LABELS, generator=torch.Generator().manual_seed(seed))]
-    third, rest = order[: LABELS // 3], order[LABELS // 3 :].sort().values
-    tested, valid, held = {}, {}, {}
-    for words, (model, _) in models.items():
-        pi = probabilities(model, data)
-        tested[words] = accuracy(pi[split.test].argmax(dim=1), data.y[split.test])
-        valid[words] = (
-            accuracy(pi[split.val].argmax(dim=1), data.y[split.val]),
-            -nll(pi[split.val], data.y[split.val]),
-        )
-    for words, (model, _) in candidates(name, kind, rest, seed).items():
-        pi = probabilities(model, data)
-        held[words] = (accuracy(pi[third].argmax(dim=1), data.y[third]), -nll(pi[third], data.y[third]))
-    by = found.table.set_index("candidate")
-    chosen = {
-        "jury": found.best,
-        "jury, log loss": str(by["log_loss"].idxmin()),
-        "jury, calibrated": str(by["calibrated_log_loss"].idxmin()),
-        "jury, accuracy": str(by["accuracy"].idxmax()),
-        "500 validation labels": max(valid, key=lambda words: valid[words]),
-        "a third held out": max(held, key=lambda words: held[words]),
-        "a third held out, log loss": max(held, key=lambda words: held[words][1]),
-        "best": max(tested, key=lambda words: tested[words]),
-    }
-    result = {words: tested[name_of] for words, name_of in chosen.items()}
-    result["mean of all"] = mean(tested.values())
-    return {"accuracy": result, "seconds": [spent, trained], "tied": len(found.tied)}
 
 
 # --- 4: which labels are wrong ------------------------------------------------------------------------------------

@@ -14,8 +14,14 @@ from torch_geometric.nn.models import GAT, GraphSAGE
 
 from real_models import CASES
 
+UNDERFIT = {"amazon_photo": 0.05}  # learning rates of the GCN
 PYG = ("GAT 8x8", "GraphSAGE 64")
 EPOCHS = 100
+
+
+@torch.no_grad()
+def probabilities(model: nn.Module, data: Data) -> Tensor:
+    return torch.softmax(model(data.x, data.edge_index).double(), dim=1)
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,11 @@ class Variant:
     kind: str
     dropout: float
     weight_decay: float
+
+    @property
+    def words(self) -> str:
+        """Its settings."""
+        return f"{self.kind}, dropout {self.dropout:g}, weight decay {self.weight_decay:g}"
 
     def make(self, data: Data) -> nn.Module:
         """The untrained model."""
@@ -36,6 +47,11 @@ class Variant:
 
 STOPS = (50, 100, 200)
 VARIANTS = [Variant(*setting) for setting in product(("GAT", "GraphSAGE"), (0.2, 0.6), (5e-4, 5e-3))]
+
+
+def variant_names() -> list[str]:
+    """The candidates that :func:`train_variants` trains."""
+    return [f"{variant.words}, {epoch} epochs" for variant in VARIANTS for epoch in STOPS]
 
 
 def train_variants(data: Data, nodes: Tensor, seed: int) -> dict[str, tuple[nn.Module, float]]:
@@ -52,8 +68,7 @@ def train_variants(data: Data, nodes: Tensor, seed: int) -> dict[str, tuple[nn.M
                 functional.cross_entropy(model(data.x, data.edge_index)[nodes], data.y[nodes]).backward()
                 optimizer.step()
                 if epoch in STOPS:
-                    about = f"{variant.kind}, dropout {variant.dropout:g}, weight decay {variant.weight_decay:g}"
-                    found[f"{about}, {epoch} epochs"] = copy.deepcopy(model).eval(), variant.weight_decay
+                    found[f"{variant.words}, {epoch} epochs"] = copy.deepcopy(model).eval(), variant.weight_decay
     return found
 
 

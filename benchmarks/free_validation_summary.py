@@ -99,8 +99,8 @@ def selections(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "splits": len(some),
             "accuracy": mean(row["accuracy"][method] for row in some),
             "accuracy_sd": pstdev([row["accuracy"][method] for row in some]),
-            "relative_cost": mean(row["seconds"][0] / row["seconds"][1] for row in some),
-            "tied": mean(row["tied"] for row in some),
+            **({"relative_cost": mean(row["cost"][method] for row in some)} if method in some[0]["cost"] else {}),
+            **({"tied": mean(row["tied"][method] for row in some)} if method in some[0]["tied"] else {}),
         }
         for about, some in grouped([{"kind": "GCN", **row} for row in rows], "selection", "name", "kind")
         for method in some[0]["accuracy"]

@@ -4,9 +4,10 @@ Five questions, one after the other (``--only NAME`` asks one). Interrupted runs
 
 - retraining: p-values of estimated bags against bags that are retrained to convergence (brute_force.py), on karate with
   20 labels, a block model of 150 nodes with 60, and Cora with 40; the panel alone against refitted regressions.
-- coverage: 60 random labels, coverage and labels per set of full and jackknife+ sets at 500 test nodes, stacked jury
-  and model alone. Sizes are compared at equal measured coverage: the level of the jackknife+ is moved until its mean
-  coverage is that of the full sets.
+- coverage: 60 random labels, coverage and labels per set of full and jackknife+ sets at 500 test nodes, stacked jury,
+  model alone and panel alone. Sizes are compared at equal measured coverage: the level of the jackknife+ is moved until
+  its mean coverage is that of the full sets.
+- ratio: the same sets on two graphs, with a standard error of the ratio of sizes over splits, by the bootstrap.
 - classes: 140 random labels, the worst class's coverage with and without comparing within classes.
 - explore: 100 labels by jury-design, a fifth of them drawn at random before; who votes, and what it costs.
 - cost: CPU time of a verdict with and without full sets, and the largest memory.
@@ -20,15 +21,15 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from statistics import mean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from brute_force import full_scores, train_to_convergence
+from full_rows import KINDS, class_rows, cost_rows, coverage_rows, explore_rows
 from harness import RESULTS, options, save, table
-from jurygcn import GCN, Jury, active
+from jurygcn import GCN, Jury, LeaveOut, active
 from jurygcn.data import paper_split, random_labels, synthetic
 from jurygcn.experiments.cells import Cells
 from jurygcn.models import fit_gcn
@@ -36,16 +37,17 @@ from jurygcn.settings import Run
 from jurygcn.verdict import Verdict
 from protocol import CITATION, PLAIN, extra, graph, trial
 
-ALPHAS = (0.05, 0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05}  # the learning rate where 0.01 does not fit in 100 epochs
 TESTED = 500
-VERSION = 2  # increased by hand when more is measured
+VERSION = 3  # increased by hand when more is measured
+RATIO_GRAPHS, RATIO_SPLITS = ("cora", *extra("amazon_photo")), 40
 GRAPHS = (*CITATION, *extra("amazon_photo"))
 
 # --- against retraining -------------------------------------------------------------------------------
 
 SMALL = {"karate": (20, 14), "sbm": (60, 30), "cora": (40, 20)}  # labels and nodes
 HIDDEN, DECAY = 16, 5e-4
+ITERATIONS = {1: "", 50: ", iterated"}  # of Newton's method for a juror
 
 
 def retrained(name: str, count: int) -> dict[str, Any]:
@@ -63,11 +65,13 @@ def retrained(name: str, count: int) -> dict[str, Any]:
     with torch.no_grad():
         for weight, found in zip(model.weights, (W1, W2)):
             weight.copy_(found)
-    jury = Jury(model, data, train, weight_decay=DECAY).fit()
-    verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
-    true = (others <= mine.unsqueeze(2)).sum(dim=2)
-    off = {method: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
-    return {**off, "bags": int(others.numel())}
+    true, found = (others <= mine.unsqueeze(2)).sum(dim=2), {}
+    for iterations, words in ITERATIONS.items():
+        how = LeaveOut("newton", iterations=iterations)
+        jury = Jury(model, data, train, weight_decay=DECAY, leave_out=how).fit()
+        verdict = jury.verdict(nodes, advice=None, diffusion=0, full=True)
+        found |= {method + words: _off(verdict, method, true, labels) for method in ("full", "jackknife+")}
+    return {**found, "bags": int(others.numel())}
 
 
 def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, float]:
@@ -86,7 +90,7 @@ def sets_of(name: str, seed: int, labels: int) -> dict[str, Any]:
     nodes = t.split.test[:TESTED]
     truth, jury = t.data.y[nodes], t.jury("newton")
     found: dict[str, Any] = {}
-    for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+    for kind, settings in KINDS.items():
         if labels == 60 or kind == "stacked":
             verdict = jury.verdict(nodes, full=True, **settings)
             found[kind] = {method: _ranks(verdict, truth, method) for method in ("full", "jackknife+")}
@@ -119,64 +123,6 @@ def _by_class(verdict: Verdict, truth: Tensor) -> dict[str, Any]:
                 "too_few": float(verdict.too_few(0.1, by=by).double().mean()),
             }
     return found
-
-
-def rank_of(alpha: float, n: int) -> int:
-    return int(alpha * (n + 1) + 1e-9)
-
-
-def coverage_rows(name: str, rows: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    out = []
-    for kind in ("stacked", "model alone"):
-        curve = {m: torch.tensor([row[kind][m] for row in rows]) for m in ("full", "jackknife+")}  # (splits, ranks, 2)
-        for alpha in ALPHAS:
-            rank = rank_of(alpha, n)
-            at = curve["full"][:, rank]
-            means = curve["jackknife+"].mean(dim=0)  # coverage falls with the rank
-            wanted = float(at[:, 0].mean())
-            below = int((means[:, 0] > wanted).sum().clamp(1, len(means) - 1))
-            (c1, s1), (c0, s0) = means[below].tolist(), means[below - 1].tolist()
-            equal = s1 + (s0 - s1) * (wanted - c1) / max(c0 - c1, 1e-12)
-            plus = curve["jackknife+"][:, rank]
-            error = float(at[:, 0].std()) / len(rows) ** 0.5
-            out.append(
-                {
-                    "dataset": name,
-                    "kind": kind,
-                    "alpha": alpha,
-                    "splits": len(rows),
-                    "coverage": wanted,
-                    "standard_error": error,
-                    "size": float(at[:, 1].mean()),
-                    "jackknife_coverage": float(plus[:, 0].mean()),
-                    "jackknife_size": float(plus[:, 1].mean()),
-                    "size_ratio": float(at[:, 1].mean()) / equal,
-                    "reached": wanted >= 1 - alpha - error,
-                }
-            )
-    return out
-
-
-def class_rows(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    out = []
-    for how in ("jackknife+, all", "jackknife+, class", "full, all", "full, class"):
-        hits, nodes = (
-            torch.tensor([row["stacked"]["classes"][how][part] for row in rows]).sum(dim=0).double()
-            for part in ("hits", "nodes")
-        )
-        by_class = hits / nodes
-        out.append(
-            {
-                "dataset": name,
-                "sets": how,
-                "splits": len(rows),
-                "worst_class": float(by_class.min()),
-                "coverage": float(hits.sum() / nodes.sum()),
-                "size": mean(row["stacked"]["classes"][how]["size"] for row in rows),
-                "too_few": mean(row["stacked"]["classes"][how]["too_few"] for row in rows),
-            }
-        )
-    return out
 
 
 # --- after active learning ----------------------------------------------------------------------------
@@ -221,10 +167,13 @@ def cost(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"C": int(data.num_classes)}
     before = time.process_time()
     jury = Jury(model, data, labels, weight_decay=PLAIN.weight_decay, run=Run(memory="1GB")).fit()
-    found |= {"fit": time.process_time() - before, "estimated": jury.cost(full=True).full_seconds}
+    found["fit"] = time.process_time() - before
     for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+        first = jury.cost(full=True, **settings).full_seconds
         jury.verdict(**settings)
         found[kind] = {
+            "estimated before": first,
+            "estimated": jury.cost(full=True, **settings).full_seconds,
             "jackknife+": _seconds(lambda settings=settings: jury.verdict(**settings), 5),
             "full, first": _seconds(lambda settings=settings: jury.verdict(full=True, **settings), 1),
             "full": _seconds(lambda settings=settings: jury.verdict(full=True, **settings), 3),
@@ -276,6 +225,14 @@ def main() -> None:
                 for n in GRAPHS[: 1 if quick else 9]
             ],
         ),
+        "ratio": (
+            sets_of,
+            [
+                {"name": n, "seed": s, "labels": 60}
+                for s in range(2 if quick else RATIO_SPLITS)
+                for n in (GRAPHS[:1] if quick else RATIO_GRAPHS)
+            ],
+        ),
         "explore": (explored, [{"seed": s, "share": e} for s in range(1 if quick else 50) for e in (0.2, 0.0)]),
     }
     kept = {name: Cells(f"full_{name}{'_quick' if quick else ''}", lambda _: f"v{VERSION}") for name in plan}
@@ -297,7 +254,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
     again = [
         {"dataset": r["name"], "nodes": r["count"], "bags": r["bags"], "method": m, **r[m]}
         for r in rows["retraining"]
-        for m in ("full", "jackknife+")
+        for m in (method + words for words in ITERATIONS.values() for method in ("full", "jackknife+"))
     ]
     table(
         "p-values against retrained bags",
@@ -311,14 +268,31 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
     found = [row for n, some in by_name.items() if len(some) > 1 for row in coverage_rows(n, some, 60)]
     table(
         "coverage and labels per set, 60 labels",
-        ("graph", "jury", "alpha", "splits", "full", "se", "size", "jackknife+", "size", "ratio", "reached"),
+        ("graph", "jury", "alpha", "splits", "full", "se", "size", "jackknife+", "size", "ratio", "se", "reached"),
         [
             (
                 *(r["dataset"], r["kind"], r["alpha"], r["splits"], f"{r['coverage']:.3f}"),
                 *(f"{r['standard_error']:.4f}", f"{r['size']:.2f}", f"{r['jackknife_coverage']:.3f}"),
-                *(f"{r['jackknife_size']:.2f}", f"{r['size_ratio']:.3f}", r["reached"]),
+                *(f"{r['jackknife_size']:.2f}", f"{r['size_ratio']:.3f}", f"{r['ratio_error']:.3f}", r["reached"]),
             )
             for r in keep("coverage", found)
+        ],
+    )
+    found = [
+        row
+        for n in RATIO_GRAPHS
+        if len(some := [r for r in rows["ratio"] if r["name"] == n]) > 1
+        for row in coverage_rows(n, some, 60)
+    ]
+    table(
+        "ratio of sizes at equal coverage, 60 labels",
+        ("graph", "jury", "alpha", "splits", "full", "size", "ratio", "se"),
+        [
+            (
+                *(r["dataset"], r["kind"], r["alpha"], r["splits"], f"{r['coverage']:.3f}", f"{r['size']:.2f}"),
+                *(f"{r['size_ratio']:.3f}", f"{r['ratio_error']:.3f}"),
+            )
+            for r in keep("ratio", found)
         ],
     )
     by_name = {n: [r for r in rows["classes"] if r["name"] == n] for n in GRAPHS}
@@ -334,23 +308,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("classes", found)
         ],
     )
-    shares = {share: [r for r in rows["explore"] if r["share"] == share] for share in (0.0, 0.2)}
-    found = []
-    for share, some in shares.items():
-        if some:
-            accuracies = [r["accuracy"] for r in some]
-            found.append(
-                {"share": share, "what": "accuracy", "runs": len(some), "value": mean(accuracies), "size": None}
-            )
-            for key in (k for k in some[0] if "vote" in k):
-                covered = [r[key][0] for r in some]
-                error = stdev(covered) / len(covered) ** 0.5 if len(covered) > 1 else None
-                found.append(
-                    {
-                        **{"share": share, "what": key, "runs": len(some), "value": mean(covered)},
-                        **{"size": mean(r[key][1] for r in some), "standard_error": error},
-                    }
-                )
+    found = explore_rows(rows["explore"])
     table(
         "after active learning, Cora, 100 labels",
         ("explored", "what", "runs", "value", "size", "se"),
@@ -362,15 +320,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("explore", found)
         ],
     )
-    found = [
-        {
-            **{"dataset": r["name"], "kind": kind, "fit": r["fit"], "ratio": r[kind]["full"] / r[kind]["jackknife+"]},
-            **{"with_fit": (r["fit"] + r[kind]["full"]) / (r["fit"] + r[kind]["jackknife+"]), "bound": 2 * r["C"]},
-            **{"peak_megabytes": r["peak_megabytes"], "estimated": r["estimated"], **r[kind]},
-        }
-        for r in rows["cost"]
-        for kind in ("stacked", "model alone")
-    ]
+    found = cost_rows(rows["cost"])
     table(
         "CPU seconds of a verdict on all nodes, 60 labels, memory 1 GB",
         ("graph", "jury", "fit", "jackknife+", "full", "first", "estimated", "ratio", "2C", "with fit", "peak MB"),
@@ -383,9 +333,13 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("cost", found)
         ],
     )
-    measured, path = {row["part"] for row in summary}, RESULTS / "full_conformal.json"
+
+    def about(row: dict[str, Any]) -> tuple[str, str | None]:
+        return row["part"], row.get("dataset")
+
+    measured, path = {about(row) for row in summary}, RESULTS / "full_conformal.json"
     before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() and not quick else []
-    save("full_conformal", [*summary, *(row for row in before if row["part"] not in measured)], quick=quick)
+    save("full_conformal", [*summary, *(row for row in before if about(row) not in measured)], quick=quick)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,25 @@ def publish(cells: Cells, wanted: Iterable[Cell]) -> None:
         temporary.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
 
 
+def earlier(name: str) -> dict[str, Any]:
+    """What results/NAME.json holds, {} if it is not there."""
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def longest(
+    rows: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]], *keys: str, by: str
+) -> list[dict[str, Any]]:
+    """Of the rows with the same keys that with the largest ``by``; of equal ones the new one."""
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in (*before, *rows):
+        key = tuple(row[k] for k in keys)
+        if key not in best or row[by] >= best[key][by]:
+            best[key] = row
+    return list(best.values())
+
+
 def _published(cells: Cells) -> Path:
     return RESULTS / "cells" / f"{cells.path.stem}.jsonl.gz"
 

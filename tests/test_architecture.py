@@ -56,6 +56,7 @@ LAYERS = (
         "learning",
         "bandit",
         "experiments",
+        "candidates",
         "selection",
         "web",
         "report",

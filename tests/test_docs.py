@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import jurygcn
+from jurygcn import GCN, Jury, load_dataset
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -50,6 +51,18 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     namespace: dict = {"__name__": "__docs__"}
     for line, code in blocks(page.read_text(encoding="utf-8")):
         exec(compile("\n" * line + code, short(page), "exec"), namespace)
+
+
+def test_the_names_of_the_notation_exist():
+    data = load_dataset("karate")
+    nodes = [0, 8, 16, 24, 33]
+    model = GCN(data.num_features, 4, data.num_classes)
+    jury = Jury(model, data, nodes, weight_decay=5e-4).fit()
+    known = {"engine": jury.engine, "jury": jury, "verdict": jury.verdict([0]), "ClosedForm": jury.engine.theorem_1()}
+    page = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
+    named = [(owner, name) for owner, name in re.findall(r"`(\w+)\.(\w+)", page) if owner in known]
+    assert len(named) > 20
+    assert [f"{owner}.{name}" for owner, name in named if not hasattr(known[owner], name)] == []
 
 
 def test_the_main_pages_show_code():

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -46,9 +45,8 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_pages_show_the_results():
-    run = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+def test_the_pages_show_the_results(script: ModuleType, capsys: pytest.CaptureFixture):
+    assert script.main(["--check"]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -90,20 +90,30 @@ def _cell(row: Row) -> str:
 
 
 def seconds(document: Document) -> str:
-    """Seconds per step and once per graph."""
-    rows, names = document["rows"], values_of(document["rows"], "dataset")
+    """Seconds of processor time per step and once per graph."""
+    by_graph = document["seconds"]
     body = []
-    for strategy in values_of(rows, "strategy"):
+    for strategy in dict.fromkeys(strategy for found in by_graph.values() for strategy in found):
         cells = []
-        for name in names:
-            row = next((r for r in rows if (r["dataset"], r["strategy"]) == (name, strategy)), None)
-            once = f" + {row['seconds_once']:.1f}" if row and row["seconds_once"] >= 0.05 else ""
-            cells.append(f"{row['seconds_per_step']:.3f}{once}" if row else "")
+        for found in by_graph.values():
+            once, step = (found.get(strategy, {}).get(key, 0.0) for key in ("once", "step"))
+            more = f" + {once:.1f}" if once >= 0.05 else ""
+            cells.append(f"{step:.3f}{more}" if strategy in found else "")
         body.append([_strong(strategy), *cells])
-    beside = document.get("choosing_seconds", {})
-    body.append([f"*{OURS}, timed beside it*", *(f"{beside[name]:.3f}" if name in beside else "" for name in names)])
-    body.append(["*training a plain PyG GCN*", *(f"{document['plain_training_seconds'][name]:.2f}" for name in names)])
-    return markdown(["strategy", *map(named, names)], body)
+    return markdown(["strategy", *map(named, by_graph)], body)
+
+
+def windows(document: Document) -> str:
+    """What a fixed share of the window brings on other graphs."""
+    body = []
+    for row in document["rows"]:
+        cells = []
+        for learner in ("gcn", "advised"):
+            found = row[learner]
+            error = "" if found["error"] is None else f" ± {found['error']:.1f}"
+            cells += ["" if found["difference"] is None else f"{found['difference']:+.1f}{error}", str(found["splits"])]
+        body.append([named(row["dataset"]), row["variant"], *cells])
+    return markdown(["graph", "window", "GCN", "splits", "advised", "splits"], body)
 
 
 def ablation(document: Document) -> str:

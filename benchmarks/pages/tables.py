@@ -277,6 +277,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "active_protocols": active.protocols,
     "active_gains": active.gains,
     "active_design": active.ablation,
+    "active_windows": active.windows,
     "labelling": labelling.tables,
     "semi_supervised": learning.tables,
     "bandits": learning.bandits,

@@ -14,6 +14,16 @@ METHODS = {
     "training labels": "the training labels themselves",
     "stacked jury": "stacked jury (of itself)",
 }
+CHOICES = {
+    "folds": "**5 folds, expected accuracy**",
+    "folds, log loss": "5 folds, log loss",
+    "folds, calibrated": "5 folds, calibrated log loss",
+    "folds, accuracy": "5 folds, accuracy",
+    "jury": "**jurors, expected accuracy**",
+    "jury, log loss": "jurors, log loss",
+    "jury, calibrated": "jurors, calibrated log loss",
+    "jury, accuracy": "jurors, accuracy",
+}
 
 
 def tables(document: Document) -> Tables:
@@ -71,14 +81,15 @@ def selection(rows: list[Row]) -> str:
     body = [
         [
             about(row),
-            f"**{row['method']}**" if row["method"] == "jury" else row["method"],
+            CHOICES.get(row["method"], row["method"]),
             str(row["splits"]),
             f"{row['accuracy']:.3f} ± {row['accuracy_sd']:.3f}",
-            f"{row['relative_cost']:.2f}" if row["method"] == "jury" else "",
+            f"{row['relative_cost']:.2f}" if "relative_cost" in row else "",
+            f"{row['tied']:.1f}" if "tied" in row else "",
         ]
         for row in rows
     ]
-    return markdown(["graph", "chosen by", "splits", "test accuracy", "time / training all candidates once"], body)
+    return markdown(["graph", "chosen by", "splits", "test accuracy", "time / training all once", "tied with it"], body)
 
 
 def found_errors(rows: list[Row]) -> str:

@@ -16,7 +16,7 @@ from jurygcn.conformal.predictions import MOST_VOTES
 from jurygcn.conformal.rank import MOST
 from jurygcn.engine.ways import DIRECTIONS
 from jurygcn.errors import SettingError
-from jurygcn.linalg import NEVER_REFUSED, Choice, choose
+from jurygcn.linalg import NEVER_REFUSED, Choice, WithDiagonal, choose
 from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
 from jurygcn.settings import BALLOT_SHARE
 
@@ -35,9 +35,10 @@ CG_ITERATIONS, DERIVATIVE = 60, 3.0
 # A derivative along one direction, in forward passes.
 TANGENT = 2.0
 
-# Operations on the small systems of full conformal sets take so many times as long as those of large products. Newton
-# steps for the logits of an added label, with what is tried for each.
-SMALL_SYSTEMS, FITTING = 50.0, 180.0
+# What full conformal sets cost in operations of a matrix product, measured: for each number of a kernel, each number of
+# a pair of a label and a juror, each number of the Newton steps for an added label, and each answer of a regression.
+KERNEL, PAIR, FITTING, REGRESSION = 800.0, 1100.0, 4500.0, 1400.0
+REGRESSIONS, WHOLE_PANEL = 5, 20  # those with a weight, mostly, and all
 
 # A linearised vote that takes advice costs as much as this many operations of a matrix product; measured.
 ADVISED = 4000.0
@@ -56,7 +57,8 @@ class Cost:
         masks: the draws of dropout.
         why_slow: why derivatives are taken row by row; empty if they are not.
         full_seconds: the part of the verdict's time that full conformal sets or intervals take; 0 if not asked for. An
-            upper estimate for the stacked jury: where the model has no weight, they take far less.
+            upper estimate for the stacked jury before its first verdict: where the model has no weight, they take far
+            less.
     """
 
     what: str
@@ -95,27 +97,12 @@ class PlannedFactor:
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedOperator:
+class PlannedOperator(WithDiagonal):
     """What the choice of a solver looks at, of a curvature that was not made."""
 
     diagonal: Tensor
     factor: PlannedFactor
     low_rank: bool
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return len(self.diagonal)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of solves."""
-        return self.diagonal.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of solves."""
-        return self.diagonal.device
 
     @property
     def definite(self) -> bool | None:
@@ -230,10 +217,11 @@ def check_verdict(jury: Jury, asked: Asked, *, full: bool) -> None:
         )
 
 
-def cost_of(jury: Jury, *, full: bool = False) -> Cost:
+def cost_of(jury: Jury, *, full: bool = False, advice: str | None = "auto", diffusion: int | str = "auto") -> Cost:
     """The estimate, without doing the work; takes about as long as a few forward passes."""
     if full:
-        plain, added, N = cost_of(jury), _adding_seconds(jury), int(jury.data.num_nodes)
+        added = _adding_seconds(jury, _adding(jury, advice, diffusion))
+        plain, N = cost_of(jury), int(jury.data.num_nodes)
         needed = max(plain.bytes, verdict_bytes(jury, N) + full_bytes(jury, N))
         return replace(plain, verdict_seconds=plain.verdict_seconds + added, full_seconds=added, bytes=needed)
     engine, jurors = jury.engine, len(jury.positions)
@@ -280,19 +268,40 @@ def _voting_seconds(jury: Jury, forward: float) -> float:
     return len(jury.positions) * forward
 
 
-def _adding_seconds(jury: Jury) -> float:
-    """Forward derivatives, products with them, and small systems for every node, label and juror.
+@dataclass(frozen=True)
+class _Adding:
+    """Who votes on added labels: the model, averages of its votes, and so many regressions."""
 
-    Counts operations of the model's own part, with votes averaged over neighbourhoods: the panel's is far smaller.
-    """
+    model: bool
+    averaged: bool
+    regressions: int
+
+
+def _adding(jury: Jury, advice: str | None, diffusion: int | str) -> _Adding:
+    """What these settings of a verdict mean, as far as it is known: weights are, after a first verdict."""
+    if advice == "panel":
+        return _Adding(model=False, averaged=False, regressions=WHOLE_PANEL)
+    chosen = jury._advice.get(diffusion) if advice is not None else None
+    if chosen is not None:
+        return _Adding(bool((chosen.left_out[0] > 0).any()), chosen.diffusion > 0, len(chosen.advisers))
+    classify = jury.engine.loss.name == "cross_entropy"
+    return _Adding(model=True, averaged=classify and diffusion != 0, regressions=REGRESSIONS * (advice is not None))
+
+
+def _adding_seconds(jury: Jury, adding: _Adding) -> float:
+    """Forward derivatives, products with them, and small systems for every node, label and juror."""
     engine, way, rows = jury.engine, jury.engine.way(), float(added_rows(jury))
     jurors, N, C, P = len(jury.positions), int(jury.data.num_nodes), engine.num_outputs, engine.num_parameters
     fast, exact = _operations_per_second(torch.float32), _operations_per_second(torch.float64)
-    K = rows / engine.num_train
-    seconds = (rows + jurors * C) * TANGENT * way.forward_seconds + N / engine.num_train * way.pass_seconds
-    seconds += 6 * rows * P * C / exact + 4 * N * C * rows * (rows + C) / fast
-    small = N * jurors * C * (2 * K**3 + 4 * K**2 + 20) + FITTING * N * C * (C**2 + 30)
-    return seconds + SMALL_SYSTEMS * small / fast
+    seconds = adding.regressions * REGRESSION * N * jurors * C / fast
+    if not adding.model:
+        return seconds
+    seconds += engine.kernel_passes(int(rows)) * way.forward_seconds
+    seconds += N * C * (2 * rows**2 + KERNEL * rows + FITTING * (C**2 + 10)) / fast
+    seconds += PAIR * N * jurors * C**2 / fast
+    if adding.averaged:
+        seconds += jurors * C * (TANGENT * way.forward_seconds + 6 * rows * P / exact)
+    return seconds
 
 
 def _rank(jury: Jury) -> int:
@@ -302,14 +311,17 @@ def _rank(jury: Jury) -> int:
 
 @cache
 def _operations_per_second(dtype: torch.dtype) -> float:
-    """Additions and multiplications of a matrix product, measured once."""
-    size = 768
+    """Additions and multiplications of a matrix product, measured once: the fastest of some, because a machine that
+    does other work interrupts them.
+    """
+    size, taken = 512, []
     block = torch.ones(size, size, dtype=dtype)
     torch.mm(block, block)
-    started = time.perf_counter()
-    for _ in range(3):
+    for _ in range(8):
+        started = time.perf_counter()
         torch.mm(block, block)
-    return 3 * 2 * size**3 / max(time.perf_counter() - started, 1e-6)
+        taken.append(time.perf_counter() - started)
+    return 2 * size**3 / max(min(taken), 1e-6)
 
 
 def _duration(seconds: float) -> str:

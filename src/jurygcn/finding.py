@@ -17,8 +17,10 @@ from jurygcn.data import check_nodes
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.corrected import Correction, corrected_steps
 from jurygcn.leave_one_out.estimated import LeaveOneOut
+from jurygcn.leave_one_out.iterated import iterated_jurors
 from jurygcn.leave_one_out.jurors import CompressedJurors, Jurors, draw_positions
 from jurygcn.leave_one_out.retraining import retrained_parameters
+from jurygcn.settings import BALLOT_SHARE
 
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
@@ -75,11 +77,12 @@ def resolved_votes(jury: Jury) -> str:
     """What votes="auto" stands for; refuses what cannot be linearised."""
     how, curvature, votes = jury.leave_out.how, jury.leave_out.curvature, jury.votes.how
     possible = how != "retrain" and curvature == "ggn" and not jury.leave_out.corrected_by
+    possible = possible and jury.leave_out.iterations == 1
     if votes == "linearized" and not possible:
         raise SettingError(
             "votes='linearized' needs newton or influence jurors with curvature='ggn', got "
-            f"leave_out={how!r}, curvature={curvature!r}, corrected_by={jury.leave_out.corrected_by}: use "
-            "votes='exact'."
+            f"leave_out={how!r}, curvature={curvature!r}, corrected_by={jury.leave_out.corrected_by}, "
+            f"iterations={jury.leave_out.iterations}: use votes='exact'."
         )
     ballots = len(jury.positions) * int(jury.data.num_nodes) * jury.engine.num_outputs
     if votes == "auto":
@@ -108,6 +111,11 @@ def find_jurors(jury: Jury) -> tuple[Jurors | CompressedJurors, Correction | Non
         raise SettingError(
             "expected retraining=Retraining(...) with corrected_by, got none; say how the model was trained"
         )
+    if jury.leave_out.iterations > 1 and jury.leave_out.dropout_masks:
+        raise SettingError(
+            f"expected no draws of dropout with iterations={jury.leave_out.iterations}, got "
+            f"{jury.leave_out.dropout_masks}; use LeaveOut(dropout_masks=0) or LeaveOut(decay='effective')"
+        )
     if how == "retrain":
         steps = retrained_parameters(engine, jury.retraining, jury.positions.tolist()) - engine.theta
         return Jurors(steps, "retrain", "none", "every juror was retrained", 0.0, jury.retraining.epochs), None
@@ -115,6 +123,9 @@ def find_jurors(jury: Jury) -> tuple[Jurors | CompressedJurors, Correction | Non
         return _compressed(jury), None
     if how == "newton":
         jurors = jury.factorised.newton_jurors()
+        if jury.leave_out.iterations > 1:
+            room = jury.run.bytes / BALLOT_SHARE
+            jurors = iterated_jurors(jury.factorised, jurors, iterations=jury.leave_out.iterations, memory=room)
     else:
         jurors = jury.factorised.influence_jurors(as_printed=jury.leave_out.printed)
     if not jury.leave_out.corrected_by:

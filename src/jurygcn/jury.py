@@ -164,17 +164,19 @@ class Jury:
         self._advice, self._left_out = {}, {}
         return self
 
-    def _announce(self, *, full: bool = False) -> None:
+    def _announce(self, *, full: bool = False, **settings: Any) -> None:
         """Say once what will be done and what it costs, if that is much; once more before labels are added."""
-        if self.run.progress and full not in self._announced and (expected := self.cost(full=full)).seconds > LONG:
-            announce(expected.words)
+        if self.run.progress and full not in self._announced:
+            expected = self.cost(full=full, **settings)
+            if expected.seconds > LONG:
+                announce(expected.words)
         self._announced |= {full}
 
     @plain_torch()
-    def cost(self, *, full: bool = False) -> Cost:
-        """What ``fit`` and a verdict on all nodes, ``full`` or not, will cost, estimated without doing the work."""
+    def cost(self, *, full: bool = False, advice: str | None = "auto", diffusion: int | str = "auto") -> Cost:
+        """What ``fit`` and a verdict on all nodes with these settings will cost, estimated without doing the work."""
         with torch.enable_grad():
-            return cost_of(self, full=full)
+            return cost_of(self, full=full, advice=advice, diffusion=diffusion)
 
     @plain_torch()
     @torch.no_grad()
@@ -229,7 +231,7 @@ class Jury:
         asked = Asked(here.engine, here.positions, here._check_asked(nodes), question, check_groups(groups, here.data))
         total = here.jurors.count
         check_verdict(here, asked, full=adds and advice != "panel")
-        here._announce(full=adds and advice != "panel")
+        here._announce(full=adds and advice != "panel", advice=advice, diffusion=diffusion)
         with progress_bar("Counting votes", total=total, unit="jurors", show=here.run.progress) as advance:
             counter = counter_of(here, asked, advice, here._advice)
             counts = counter.count_all(parallel=here.run.parallel, resume=resume, advance=advance)

@@ -27,13 +27,14 @@ from jurygcn.settings import LeaveOut, Run, Votes
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-FORMAT, FILE = 7, "jury.npz"
+FORMAT, FILE = 8, "jury.npz"
 _NUMBER = (int, float)
 # the settings of a jury that are kept, and the types they have in JSON
 SETTINGS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("loss", "curvature", "decay", "leave_out", "votes", "memory", "chosen"), (str,)),
     **{"rank": (int, str), "max_jurors": (int,), "damping": _NUMBER},
     **{"weight_decay": (type(None), dict, *_NUMBER), "dropout_masks": (type(None), int), "corrected_by": (int,)},
+    "iterations": (int,),
     **{"node_type": (type(None), str)},
 }
 FREE = {"memory", "chosen"}  # may be said anew when the jury is loaded
@@ -69,6 +70,8 @@ def save_jury(jury: Jury, folder: Path) -> Path:
 
 def load_jury(cls: type[Jury], folder: Path, model: nn.Module, data: Data | HeteroData, **overrides: Any) -> Jury:
     """Read a jury back, if it belongs to this model and graph and its numbers are those of a jury."""
+    if not (folder / FILE).exists():
+        raise DataError(f"expected a folder written by jury.save() at {folder}, got no {FILE} there; check the path")
     try:
         about, arrays = read_sealed(folder / FILE)
         if about.get("format") != FORMAT:
@@ -118,6 +121,7 @@ def _settings_of(jury: Jury) -> dict[str, Any]:
         "max_jurors": len(jury.positions),
         "dropout_masks": jury.leave_out.dropout_masks,
         "corrected_by": jury.leave_out.corrected_by,
+        "iterations": jury.leave_out.iterations,
         "memory": jury.run.memory,
         "chosen": jury.chosen,
         "node_type": jury.node_type,
@@ -132,7 +136,7 @@ def _as_given(saved: Mapping[str, Any]) -> dict[str, Any]:
         "leave_out": LeaveOut(
             *(how, curvature),
             damping=damping,
-            **{name: saved[name] for name in ("decay", "max_jurors", "dropout_masks", "corrected_by")},
+            **{name: saved[name] for name in ("decay", "max_jurors", "dropout_masks", "corrected_by", "iterations")},
         ),
         "votes": Votes(saved["votes"], saved["rank"]),
         "run": Run(memory=saved["memory"]),

@@ -1,7 +1,7 @@
-"""Which model: candidates ranked by what their jurors predict for left-out labels, without a validation set.
+"""Which model: candidates ranked by what they predict for left-out labels, without a validation set.
 
-Candidates that are recipes and differ only in the number of epochs share one training run. Each candidate is trained
-once, on all labels; choosing by retraining would train it once more for every label.
+Jurors predict left-out labels of candidates that are trained once. Candidates that can be trained again may also be
+trained once more for each fold of the labels, without these labels.
 
 The expected accuracy is that of :mod:`jurygcn.diagnostics.accuracy`, with the panel's probabilities in place of the
 stacked jury's. The panel knows no model, so its probabilities are the same for all candidates.
@@ -9,10 +9,9 @@ stacked jury's. The panel knows no model, so its probabilities are the same for 
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +21,37 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from jurygcn.checks import in_short
-from jurygcn.choices import RANKED_BY, Recipe
+from jurygcn.candidates import (
+    Candidate,
+    Graph,
+    Trained,
+    called,
+    is_fitted,
+    named_candidates,
+    predictions_in_folds,
+    trained,
+    training_runs,
+)
+from jurygcn.checks import check_choice, in_short
+from jurygcn.choices import LEFT_OUT_BY, RANKED_BY, Recipe
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.contents import contents
 from jurygcn.data.heterogeneous import layout_of
 from jurygcn.diagnostics.calibration import fit_scale
 from jurygcn.diagnostics.left_out import LeftOut, logits_of_others, panel_probabilities
-from jurygcn.errors import ModelError, SettingError
+from jurygcn.errors import SettingError
 from jurygcn.experiments.cells import Cells
 from jurygcn.io.fingerprints import fingerprint
 from jurygcn.jury import Jury
 from jurygcn.losses import FLOOR
-from jurygcn.models.training import fit_gcn, new_gcn, train
-from jurygcn.models.weight_decay import WeightDecay
+from jurygcn.models.training import fit_gcn
 from jurygcn.progress import announce, progress_bar
 from jurygcn.settings import LeaveOut, Run
 
-Fitted = nn.Module | tuple[nn.Module, WeightDecay]
-Candidate = Fitted | Recipe | Callable[[Any, Tensor], Fitted]
-
-# How much of the correction by the candidate's own jurors is applied to its expected accuracy. Jurors of candidates
-# that memorise their labels look too good, so more of it favours these; none of it would leave the ranking to the
-# panel. Chosen on digits, synthetic graphs and webkb_texas.
-CORRECTED = 0.1
+# How much of the correction by left-out labels is applied to the expected accuracy. Retrained models have no bias, so
+# all of it is. Jurors of candidates that memorise their labels look too good, so more of it favours these; none of it
+# would leave the ranking to the panel. Chosen on digits, synthetic graphs, webkb_texas and us_county_election.
+CORRECTED = {"folds": 1.0, "jurors": 0.1}
 HIGH = ("expected_accuracy", "accuracy")  # measures of which more is better
 TOLD_APART = 2.0  # standard errors of a paired difference above which two candidates count as different
 LONG = 5.0  # work that is estimated to take longer is announced, in seconds
@@ -61,11 +67,15 @@ class Selection:
             best by the measure that ranks, with the standard ``error`` of that paired difference; ``tied``, whether it
             cannot be told apart from the best; ``seconds`` of training and of its jury.
         by: the measure that ranks.
+        leave_out: how labels were left out: "folds" or "jurors".
+        folds: the number of folds; 0 for jurors.
         n: the number of left-out labels.
     """
 
     table: pd.DataFrame = field(repr=False)
     by: str
+    leave_out: str
+    folds: int
     n: int
     candidates: Mapping[str, Candidate] = field(repr=False)
     data: Data | HeteroData = field(repr=False)
@@ -87,8 +97,8 @@ class Selection:
         """The result in sentences."""
         score = self.table.iloc[0]
         said = (
-            f"{self.best} is best of {len(self.table):,} by {self.by.replace('_', ' ')}, from {self.n:,} left-out "
-            f"labels ({score[self.by]:.3f})."
+            f"{self.best} is best of {len(self.table):,} by {self.by.replace('_', ' ')}, from {self.n:,} labels left "
+            f"out {f'in {self.folds} folds' if self.folds else 'by jurors'} ({score[self.by]:.3f})."
         )
         if len(self.table) == 1:
             return said
@@ -103,7 +113,7 @@ class Selection:
         chosen = self.candidates[self.best]
         if isinstance(chosen, Recipe):
             return fit_gcn(graph_of(self.data, None), self.train_nodes, chosen, seed=self.seed)[0]
-        return _called(chosen, self.data, self.train_nodes, self.best)[0]
+        return called(chosen, self.data, self.train_nodes, self.best)[0]
 
 
 def select(
@@ -112,28 +122,33 @@ def select(
     train_nodes: Tensor | Sequence[int] | None = None,
     *,
     by: str = RANKED_BY[0],
+    leave_out: str = LEFT_OUT_BY[0],
+    folds: int = 5,
     seed: int = 0,
     resume: str | Path | None = None,
     progress: bool = False,
 ) -> Selection:
-    """Rank candidates by what jurors predict for their own left-out labels.
+    """Rank candidates by what they predict for left-out labels.
 
     Args:
         candidates: by name, or recipes, which then get names. A candidate is a trained model; a pair of a trained model
             and its optimizer or weight decay; a ``Recipe`` of a GCN, which is trained here; or a function of the graph
-            and the training nodes that returns a model or such a pair.
+            and the training nodes that returns a model or such a pair, and learns only the labels of these nodes.
         data: the graph.
         train_nodes: the labelled nodes that the candidates are trained on; ``data.train_mask`` by default.
         by: "expected_accuracy", from left-out labels and nodes without a label, which needs labels that were drawn at
             random; "log_loss" of left-out labels; "calibrated_log_loss", after a temperature that is fitted to them,
             which compares what models know and not how confident they are; or "accuracy" of left-out labels.
-        seed: of the training of recipes.
+        leave_out: "jurors" estimates the models without one label each, without training; "folds" trains each candidate
+            once more for every fold of the labels, without these labels, if it is a recipe or a function.
+        folds: the number of folds.
+        seed: of the folds, and of the training of recipes.
         resume: a folder for the results of recipes; the same call goes on from them after an interruption.
         progress: show a bar, and say beforehand what a long selection will cost.
     """
     if by not in RANKED_BY:
         raise SettingError(f"expected by to be one of {', '.join(RANKED_BY)}, got {in_short(by)}; choose one")
-    named = _named(candidates)
+    named = named_candidates(candidates)
     graph = graph_of(data, None)
     if layout_of(graph) is not None and any(isinstance(candidate, Recipe) for candidate in named.values()):
         raise SettingError("expected models or functions for a HeteroData, got a Recipe of a GCN; leave it out")
@@ -141,162 +156,117 @@ def select(
     if nodes is None:
         raise SettingError("expected train_nodes, got none, and the graph has no train_mask; pass the nodes")
     nodes = check_nodes(nodes, graph, what="train_nodes")
-    runs = _runs(named)
-    kept = None if resume is None else _store(Path(resume), graph, nodes, seed)
+    how = _LeftOutBy.of(leave_out, folds, named, len(nodes))
+    runs = training_runs(named)
+    kept = None if resume is None else _store(Path(resume), graph, nodes, seed, how)
     found: dict[str, dict[str, Any]] = {}
     known = _Known()
-    with progress_bar("Trying candidates", total=len(runs), unit="trainings", show=progress) as advance:
-        for position, names in enumerate(runs):
+    with progress_bar("Trying candidates", total=len(runs), unit="candidates", show=progress) as advance:
+        for position, run in enumerate(runs):
             started = time.perf_counter()
-            found |= _measured(names, named, data, nodes, seed, kept, known)
-            _say_cost(progress and position == 0, time.perf_counter() - started, runs)
+            found |= _measured(run, data, nodes, seed, kept, known, how)
+            _say_cost(progress and position == 0, time.perf_counter() - started, runs, how)
             advance(1)
-    return Selection(_ranked(found, list(named), by), by, len(nodes), named, data, nodes, seed)
+    table = _ranked(found, list(named), by)
+    return Selection(table, by, how.name, how.folds, len(nodes), named, data, nodes, seed)
 
 
-def _named(candidates: Mapping[str, Candidate] | Sequence[Recipe]) -> dict[str, Candidate]:
-    if isinstance(candidates, Mapping):
-        named = {str(name): candidate for name, candidate in candidates.items()}
-    else:
-        listed = list(candidates)
-        if not all(isinstance(recipe, Recipe) for recipe in listed):
-            raise SettingError("expected recipes, or a mapping from names to candidates, got other values; name them")
-        named = dict(zip(recipe_names(listed), listed))
-    if not named:
-        raise SettingError("expected at least one candidate, got none; pass some")
-    for name, candidate in named.items():
-        pair = isinstance(candidate, tuple) and len(candidate) == 2 and isinstance(candidate[0], nn.Module)
-        if not (isinstance(candidate, nn.Module | Recipe) or pair or callable(candidate)):
+@dataclass(frozen=True)
+class _LeftOutBy:
+    """How labels are left out."""
+
+    name: str
+    folds: int
+
+    @staticmethod
+    def of(name: str, folds: int, named: Mapping[str, Candidate], n: int) -> _LeftOutBy:
+        check_choice(name, "leave_out", LEFT_OUT_BY)
+        if not isinstance(folds, int) or folds < 2:
+            raise SettingError(f"expected at least 2 folds, got {in_short(folds)}; give a whole number from 2 on")
+        fitted = [candidate_name for candidate_name, candidate in named.items() if is_fitted(candidate)]
+        if name == "jurors":
+            return _LeftOutBy("jurors", 0)
+        if fitted:
             raise SettingError(
-                f"expected candidate {name!r} to be a model, a pair of a model and its optimizer, a Recipe or a "
-                f"function, got {in_short(candidate)}; change it"
+                f"expected recipes and functions for leave_out='folds', got the trained model {fitted[0]!r}, which "
+                "cannot be trained again; use leave_out='jurors'"
             )
-    return named
+        if n < 2:
+            raise SettingError(f"expected at least 2 labels for folds, got {n}; use leave_out='jurors'")
+        return _LeftOutBy("folds", min(folds, n))
 
 
-def recipe_names(recipes: Sequence[Recipe]) -> list[str]:
-    """Names from the settings in which the recipes differ."""
-    varied = [f.name for f in fields(Recipe) if len({getattr(r, f.name) for r in recipes}) > 1]
-    shown = varied or ["hidden", "epochs"]
-    return [", ".join(f"{name.replace('_', ' ')} {getattr(r, name):g}" for name in shown) for r in recipes]
-
-
-def _runs(named: Mapping[str, Candidate]) -> list[list[str]]:
-    """Names in groups that one training run serves."""
-    groups: dict[Any, list[str]] = {}
-    for name, candidate in named.items():
-        key = replace(candidate, epochs=1) if isinstance(candidate, Recipe) else name
-        groups.setdefault(key, []).append(name)
-    return list(groups.values())
-
-
-def _store(folder: Path, graph: Data, nodes: Tensor, seed: int) -> Cells:
+def _store(folder: Path, graph: Data, nodes: Tensor, seed: int, how: _LeftOutBy) -> Cells:
     parts = {name: value.hex() for name, value in contents(graph).items()}
     stamp = fingerprint(
-        {"graph": str(sorted(parts.items())), "nodes": nodes, "y": graph.y[nodes], "seed": seed, "by": RANKED_BY}
+        {
+            **{"graph": str(sorted(parts.items())), "nodes": nodes, "y": graph.y[nodes], "seed": seed, "by": RANKED_BY},
+            **asdict(how),
+        }
     )
     return Cells("selection", lambda _: stamp, folder=folder)
 
 
-def _say_cost(wanted: bool, seconds: float, runs: list[list[str]]) -> None:
+def _say_cost(wanted: bool, seconds: float, runs: Sequence[Mapping[str, Candidate]], how: _LeftOutBy) -> None:
     rest = seconds * (len(runs) - 1)
     if wanted and rest > LONG:
-        count = sum(map(len, runs))
-        announce(f"{count:,} candidates in {len(runs):,} trainings: about {rest:.0f} s more, by the first.")
+        count, times = sum(map(len, runs)), f", each {how.folds + 1} times" if how.folds else ""
+        announce(f"{count:,} candidates in {len(runs):,} trainings{times}: about {rest:.0f} s more, by the first.")
 
 
 def _measured(
-    names: list[str],
-    named: Mapping[str, Candidate],
-    data: Data | HeteroData,
+    run: Mapping[str, Candidate],
+    data: Graph,
     nodes: Tensor,
     seed: int,
     kept: Cells | None,
     known: _Known,
+    how: _LeftOutBy,
 ) -> dict[str, dict[str, Any]]:
-    """Losses and hits of the candidates of one training run."""
-    recipes = {name: c for name in names if isinstance(c := named[name], Recipe)}
-    if not recipes:
-        return {names[0]: _of_candidate(named[names[0]], data, nodes, names[0], known)}
-    epochs = sorted({recipe.epochs for recipe in recipes.values()})
-    shared = replace(recipes[names[0]], epochs=epochs[-1])
-    cell = {**asdict(shared), "at": epochs}
+    """Losses and hits of the candidates of one training run; those of recipes are kept."""
+    recipes = {name: candidate for name, candidate in run.items() if isinstance(candidate, Recipe)}
+    if kept is None or not recipes:
+        return _found(run, data, nodes, seed, known, how)
+    names = {recipe.epochs: name for name, recipe in recipes.items()}
+    cell = {**asdict(recipes[names[max(names)]]), "at": sorted(names)}
 
-    def run(**_: Any) -> dict[str, Any]:
-        return {"found": {str(at): row for at, row in _along(shared, epochs, data, nodes, seed, known)}}
+    def measure(**_: Any) -> dict[str, Any]:
+        rows = _found(run, data, nodes, seed, known, how)
+        return {"found": {str(epochs): rows[name] for epochs, name in names.items()}}
 
-    if kept is None:
-        rows = run()["found"]
-    else:
-        kept.measure([cell], run)
-        (row,) = kept.rows([cell])
-        rows = row["found"]
-    return {name: rows[str(recipe.epochs)] for name, recipe in recipes.items()}
+    kept.measure([cell], measure)
+    (row,) = kept.rows([cell])
+    return {name: row["found"][str(recipe.epochs)] for name, recipe in recipes.items()}
 
 
-def _along(
-    recipe: Recipe, epochs: list[int], data: Data | HeteroData, nodes: Tensor, seed: int, known: _Known
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Results at several epochs of one training run."""
-    graph, started = graph_of(data, None), time.perf_counter()
-    model = new_gcn(graph, recipe)
-    models: dict[int, tuple[nn.Module, float]] = {}
-
-    def keep(epoch: int) -> None:
-        if epoch in epochs:
-            models[epoch] = (copy.deepcopy(model).eval(), time.perf_counter() - started)
-
-    r = recipe
-    train(model, graph, nodes, epochs=r.epochs, lr=r.lr, weight_decay=r.weight_decay, seed=seed, after_epoch=keep)
-    for epoch, (trained, seconds) in models.items():
-        yield epoch, _left_out_row(trained, recipe.weight_decay, data, nodes, known, seconds)
+def _found(
+    run: Mapping[str, Candidate], data: Graph, nodes: Tensor, seed: int, known: _Known, how: _LeftOutBy
+) -> dict[str, dict[str, Any]]:
+    """The same, trained here."""
+    models, started = trained(run, data, nodes, seed), time.perf_counter()
+    own, shared = {}, 0.0
+    if how.folds:
+        own = predictions_in_folds(run, data, nodes, folds=how.folds, seed=seed)
+        shared = (time.perf_counter() - started) / len(run)
+    return {name: _row(one, data, nodes, known, own.get(name), shared) for name, one in models.items()}
 
 
-def _of_candidate(
-    candidate: Candidate, data: Data | HeteroData, nodes: Tensor, name: str, known: _Known
-) -> dict[str, Any]:
-    started = time.perf_counter()
-    model, decay = _called(candidate, data, nodes, name)
-    return _left_out_row(model, decay, data, nodes, known, time.perf_counter() - started)
-
-
-def _called(
-    candidate: Candidate, data: Data | HeteroData, nodes: Tensor, name: str
-) -> tuple[nn.Module, WeightDecay | None]:
-    """The trained model of a candidate, and its weight decay if that is stated."""
-    given: Any = candidate
-    if not isinstance(given, nn.Module | tuple):
-        given = given(data, nodes)
-    model, decay = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"expected candidate {name!r} to return a model, or a model and its optimizer, got {in_short(given)}; "
-            "change it"
-        )
-    return model.eval() if model.training and model is not candidate else model, decay
-
-
-def _left_out_row(
-    model: nn.Module,
-    decay: WeightDecay | None,
-    data: Data | HeteroData,
-    nodes: Tensor,
-    known: _Known,
-    seconds: float,
-) -> dict[str, Any]:
+def _row(one: Trained, data: Graph, nodes: Tensor, known: _Known, own: Tensor | None, seconds: float) -> dict[str, Any]:
+    """Losses and hits of one candidate; ``own`` are its predictions in folds, (n, C), else its jurors predict."""
     started = time.perf_counter()
     how = LeaveOut(decay="effective")
-    jury = Jury(model, data, nodes, weight_decay=decay, leave_out=how, votes="exact", run=Run(progress=False)).fit()
-    found = jury.left_out()
+    jury = Jury(one.model, data, nodes, weight_decay=one.decay, leave_out=how, votes="exact", run=Run(progress=False))
+    labels = jury.engine.targets[jury.positions].cpu()
+    found = jury.fit().left_out() if own is None else LeftOut(nodes, labels, own)
     z = found.probabilities.clamp_min(FLOOR).log()
-    scale, _ = fit_scale(z, found.labels, with_bias=False)
-    calibrated = torch.log_softmax(scale * z, dim=1).gather(1, found.labels[:, None]).squeeze(1)
+    scale, _ = fit_scale(z, labels, with_bias=False)
+    calibrated = torch.log_softmax(scale * z, dim=1).gather(1, labels[:, None]).squeeze(1)
     return {
-        **_expected(jury, found, known),
+        **_expected(jury, found, known, CORRECTED["jurors" if own is None else "folds"]),
         "calibrated_log_loss": (-calibrated).tolist(),
         "log_loss": (-found.own.clamp_min(FLOOR).log()).tolist(),
-        "accuracy": (found.probabilities.argmax(dim=1) == found.labels).double().tolist(),
-        "seconds": [seconds, time.perf_counter() - started],
+        "accuracy": (found.probabilities.argmax(dim=1) == labels).double().tolist(),
+        "seconds": [one.seconds, seconds + time.perf_counter() - started],
     }
 
 
@@ -314,7 +284,7 @@ class _Known:
 
 
 @torch.no_grad()
-def _expected(jury: Jury, found: LeftOut, known: _Known) -> dict[str, list[float]]:
+def _expected(jury: Jury, found: LeftOut, known: _Known, applied: float) -> dict[str, list[float]]:
     """The expected accuracy as a mean over labels, as it is applied and with the whole correction."""
     classes = found.probabilities.argmax(dim=1)
     right, panel, logits = (classes == found.labels).double(), known.of(jury), logits_of_others(jury)
@@ -323,7 +293,7 @@ def _expected(jury: Jury, found: LeftOut, known: _Known) -> dict[str, list[float
     left_out, stacked = panel
     gaps = right - left_out.gather(1, classes[:, None]).squeeze(1)
     mean = stacked.gather(1, logits.argmax(dim=1)[:, None]).mean()
-    return {"expected_accuracy": (mean + CORRECTED * gaps).tolist(), "corrected": (mean + gaps).tolist()}
+    return {"expected_accuracy": (mean + applied * gaps).tolist(), "corrected": (mean + gaps).tolist()}
 
 
 def _ranked(found: Mapping[str, dict[str, Any]], names: list[str], by: str) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from jurygcn.errors import SettingError
 from jurygcn.linalg import Solver, check_solver
 from jurygcn.parallel import check_parallel
 
-MOST_MASKS = 10_000
+MOST_MASKS, MOST_ITERATIONS = 10_000, 1000
 BALLOT_SHARE = 8  # one part in so many of the memory is for ballots
 
 
@@ -43,6 +43,9 @@ class LeaveOut:
             dropout (4 where neighbourhoods are large).
         corrected_by: the number of jurors that are retrained, as ``Jury(retraining=...)`` says, to set the step length
             of all others; for models that stopped early or have batch normalisation.
+        iterations: the most Newton iterations of a Newton juror. After the first one the others find the minimum of the
+            leave-one-out loss of the network that is linear in its parameters; they end when all jurors are there,
+            mostly after 4 to 8. Votes are those of the network itself.
     """
 
     how: str = "newton"
@@ -53,10 +56,16 @@ class LeaveOut:
     max_jurors: int | None = None
     dropout_masks: int | None = None
     corrected_by: int = 0
+    iterations: int = 1
 
     def __post_init__(self) -> None:
         check_choice(self.how, "leave_out", LEAVE_OUT)
         check_count(self.corrected_by, "corrected_by", least=0)
+        check_count(self.iterations, "iterations", most=MOST_ITERATIONS)
+        if self.iterations > 1 and self.how != "newton":
+            raise SettingError(
+                f"expected leave_out='newton' with iterations={self.iterations}, got {self.how!r}; leave iterations out"
+            )
         if self.dropout_masks is not None:
             check_count(self.dropout_masks, "dropout_masks", least=0, most=MOST_MASKS)
         if self.corrected_by and self.how not in ("newton", "influence"):

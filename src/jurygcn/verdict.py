@@ -208,7 +208,9 @@ class Verdict:
         return self.label_sets(alpha, method=method, by=by).sum(dim=1)
 
     def claim(self, alpha: float | None = None, *, method: str | None = None, by: str | None = None) -> Claim:
-        """The claimed coverage of ``label_sets(alpha, ...)``, at 0.1 by default, or of a regression's intervals.
+        """The claimed coverage of ``label_sets(alpha, ...)``, at 0.1 by default.
+
+        For a regression it is that of the intervals, whose level is the alpha of ``jury.verdict``.
 
         A promise if a theorem applies, a target if there is no proof, or nothing.
         """

@@ -16,10 +16,10 @@ from jurygcn.active import STRATEGIES
 from jurygcn.active.design import Design, ridge_for, v_optimal
 from jurygcn.active.gain import fitted
 from jurygcn.active.graph_statistics import plain_adjacency
-from jurygcn.active.windows import Window, Windows
+from jurygcn.active.windows import SEEN, Window, Windows
 from jurygcn.data import synthetic
 from jurygcn.errors import SettingError
-from jurygcn.graph.similarity import Similarities
+from jurygcn.graph.similarity import WALKS, Similarities
 from jurygcn.jury import Jury
 from jurygcn.leave_one_out.gains import PanelGains
 
@@ -52,6 +52,12 @@ def test_the_ridge_gives_the_wanted_number_of_directions():
 def test_the_design_refuses_senseless_constants(wrong):
     with pytest.raises(SettingError, match="expected directions above 0"):
         active.Design(**wrong)
+
+
+@pytest.mark.parametrize("seen", [-0.1, 1.1, math.nan])
+def test_the_design_refuses_a_share_that_is_none(seen):
+    with pytest.raises(SettingError, match="expected seen between 0 and 1"):
+        active.Design(seen=seen)
 
 
 def naive_views(data: Data) -> dict[tuple[str, int], np.ndarray]:
@@ -116,6 +122,7 @@ def test_jury_design_by_its_formula(labels):
         verdict = Jury(scene.model, scene.data, scene.labelled, weight_decay=FAST.weight_decay).fit()
         weights = [(1 - share) + share * float(a) for a in verdict.verdict(advice=None).ambiguity]
     K = np.zeros((60, 60))
+    shares = {view: share / 2 + (view == ("averages", 2)) / 2 for view, share in shares.items()}
     for view, rows in views.items():
         unit = naive_unit(rows)
         K += shares[view] * unit @ unit.T
@@ -145,7 +152,8 @@ def test_a_window_is_the_sum_of_its_similarities():
         few = left[:, :100] * np.append(singular, np.zeros(300))[:100] if rows.shape[1] > 100 else rows
         few = naive_unit(few)
         K += share * few @ few.T
-    found = windows.unlabelled
+    found = windows.mixed(windows.shares)
+    assert windows.mixed(dict(windows.shares)) is found
     values, vectors = np.linalg.eigh(K)
     best = vectors[:, -200:] * values[-200:] @ vectors[:, -200:].T
     assert found.rows.shape == (300, 200)
@@ -161,12 +169,22 @@ def test_labels_choose_the_window(separation, homophily, hops):
     )
     scene = scene_on(data, list(range(60)), candidates=[100], trained=False)
     usual = Windows.of(scene).shares
-    shares = Design().shares(scene, usual)
+    shares = Design(seen=0.0).shares(scene, usual)
     assert sum(shares.values()) == pytest.approx(1.0)
+    with_seen = Design(seen=0.3).shares(scene, usual)
+    assert with_seen == pytest.approx({v: 0.7 * s + 0.3 * ((v.kind, v.hops) == SEEN) for v, s in shares.items()})
     assert max(shares, key=lambda view: shares[view] / usual[view]).hops in hops
     own = next(view for view in shares if not view.hops)
     assert (shares[own] > usual[own]) == (0 in hops)
-    assert Design(evidence=math.inf).shares(scene, usual) == usual
+    assert Design(evidence=math.inf, seen=0.0).shares(scene, usual) == usual
+
+
+def test_a_graph_of_one_kind_of_view_keeps_its_window():
+    """Without features no view is what the model sees, so the walks share the window as they did."""
+    data = synthetic(num_nodes=100, num_edges=400, num_features=4, num_classes=2)
+    scene = scene_on(data, [], candidates=[1])
+    usual = {view: share for view, share in Windows.of(scene).shares.items() if view.kind == WALKS}
+    assert Design().shares(scene, usual) == usual
 
 
 def test_views_that_distinguish_nothing_leave_a_choice():

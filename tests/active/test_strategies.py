@@ -243,5 +243,7 @@ def test_a_bad_strategy_is_refused(holes):
                 lambda scene, nodes=nodes: scene.choice(nodes, [0.0] * len(nodes)),
                 initial=2, budget=4, step=2, split=split, recipe=FAST, oracle=lambda n: [0] * len(n),
             )  # fmt: skip
+    with pytest.raises(SettingError, match=r"to return a Choice, got list; return scene.top\(scores\)"):
+        active.run(data, lambda scene: [0, 1], initial=2, budget=4, step=2, split=split, recipe=FAST)
     with pytest.raises(SettingError, match="got 'jurry'"):
         active.run(data, "jurry", split=split)

@@ -265,11 +265,15 @@ def test_files_that_are_not_there_or_not_text(town, tmp_path):
 def test_labels_round_trip_and_merge(town, tmp_path):
     path = tmp_path / "labels.csv"
     write_labels(path, {4: 1, 2: 0}, town, {4: "actively"})
-    assert path.read_text() == "node,label,chosen\n4,right,actively\n2,left & west,\n"
+    assert path.read_text() == "node,name,label,chosen\n4,house 4,right,actively\n2,house 2,left & west,\n"
     assert read_origins(path, town) == {4: "actively"}
     nodes, labels = read_labels(path, town)
     assert (nodes.tolist(), labels.tolist()) == ([4, 2], [1, 0])
     assert merged({4: 1}, {4: 1, 2: 0}, town, "x") == {4: 1, 2: 0}
+    town.node_names[4] = "=1+1"  # written so that no spreadsheet runs it, and read back
+    write_labels(path, {4: 1}, town)
+    assert path.read_text() == "node,name,label,chosen\n4,'=1+1,right,\n"
+    assert read_labels(path, town)[0].tolist() == [4]
     with pytest.raises(DataError, match="keep its label 'right', got 'left & west'"):
         merged({4: 1}, {4: 0}, town, "x")
 

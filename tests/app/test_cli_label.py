@@ -63,6 +63,7 @@ def test_a_graph_without_classes_ends_the_server(tmp_path, folder):
     assert served.process.returncode == 2
     assert said.startswith("Error: expected at least two different classes")
     assert said.count("\n") == 1
+    assert not (folder / "answers.sqlite").exists()
 
 
 def test_a_second_server_for_the_same_file_is_refused(folder, tmp_path):

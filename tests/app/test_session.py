@@ -204,8 +204,8 @@ def test_exports(session):
     answer(session, BOB, None)
     rows = list(csv.DictReader(io.StringIO(exports.labels_csv(session.answers, session.table))))
     assert rows == [
-        {"node": "1", "label": CLASSES[2], "chosen": "random"},
-        {"node": "9", "label": CLASSES[2], "chosen": "actively"},
+        {"node": "1", "name": session.table.name(1), "label": CLASSES[2], "chosen": "random"},
+        {"node": "9", "name": session.table.name(9), "label": CLASSES[2], "chosen": "actively"},
     ]
     everything = list(csv.DictReader(io.StringIO(exports.answers_csv(session.answers, session.table))))
     assert [(row["node"], row["annotator"], row["answer"], row["comment"]) for row in everything] == [

@@ -335,7 +335,10 @@ def test_eighty_columns_show_what_people_need(tmp_path, monkeypatch):
 
 
 def test_a_set_without_the_prediction_is_explained():
-    rows = [{"trained_on": False, "prediction_in_set": True}, {"trained_on": False, "prediction_in_set": False}]
+    rows = [{"trained_on": False, "prediction_in_set": held, "label_set": [1]} for held in (True, False)]
     assert marks_in_words(rows[:1], 1) == ["label sets at alpha 0.1"]
     assert "because the votes were averaged over neighbours, who disagree" in marks_in_words(rows, 1)[1]
     assert "because its probability is too low" in marks_in_words(rows, 0)[1]
+    empty = {"trained_on": False, "prediction_in_set": False, "label_set": []}
+    assert marks_in_words([empty], 1)[1].endswith("because no label fits")
+    assert marks_in_words([*rows, empty], 0)[1].endswith("because its probability is too low or no label fits")

@@ -102,6 +102,15 @@ def test_next_from_candidates_and_from_nothing(tmp_path):
     assert shown["labels"] == 0
 
 
+def test_the_labels_of_a_graphs_own_table(tmp_path):
+    """The column id of nodes.csv names the node; empty labels are none; other columns are features, not answers."""
+    (tmp_path / "nodes.csv").write_text("id,label,name,b\nx 1,cat,q,-1\nx 2,,q,1\nx 3,dog,r,0\nx 4,,r,1\n")
+    (tmp_path / "edges.csv").write_text("source,target\nx 1,x 2\nx 2,x 3\nx 3,x 4\n")
+    shown = run_json("active", "next", tmp_path, "--labels", tmp_path / "nodes.csv", "--batch", 2, *FAST)
+    assert shown["labels"] == 2
+    assert sorted(task["name"] for task in shown["tasks"]) == ["x 2", "x 4"]
+
+
 def test_add_makes_the_file(tmp_path):
     answers, labels = tmp_path / "answers.csv", tmp_path / "new" / "labels.csv"
     answers.write_text("node,label\n3,0\n4,\n")

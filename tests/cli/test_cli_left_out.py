@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,12 +17,18 @@ from jurygcn.models import fit_gcn
 GRID = ("--hidden", "4", "--epochs", "5,20", "--weight-decay", "0.0005", "--dropout", "0", "--layers", "1,2")
 
 
-def test_select_ranks_as_the_library_does() -> None:
-    found = run_json("select", "digits", "--labels", 30, *GRID)
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [((), {}), (("--leave-out", "folds", "--folds", "3"), {"leave_out": "folds", "folds": 3})],
+    ids=["jurors", "three folds"],
+)
+def test_select_ranks_as_the_library_does(options: tuple[str, ...], how: dict[str, Any]) -> None:
+    found = run_json("select", "digits", "--labels", 30, *GRID, *options)
     data = load_dataset("digits")
     nodes = random_labels(paper_split(data, seed=0).pool, 30, seed=0)
     recipes = [Recipe(4, epochs, 0.01, 5e-4, 0.0, layers) for epochs in (5, 20) for layers in (1, 2)]
-    same = select(recipes, data, nodes)
+    same = select(recipes, data, nodes, **how)
+    assert (found["leave_out"], found["folds"]) == (same.leave_out, same.folds)
     assert found["best"] == same.best
     assert [row["candidate"] for row in found["candidates"]] == same.table["candidate"].tolist()
     assert found["candidates"][0]["log_loss"] == pytest.approx(same.table["log_loss"].iloc[0], rel=1e-5)
@@ -52,6 +59,8 @@ def test_select_refuses_what_is_no_number() -> None:
         result = run("select", "digits", option, value)
         assert result.exit_code == 2
         assert "separated by commas" in result.stderr
+    assert "jurors, folds" in refuses("select", "digits", "--leave-out", "newton")
+    assert run("select", "digits", "--folds", "1").exit_code == 2
     many = ",".join(map(str, range(1, 200)))
     assert "at most 10,000 settings" in refuses("select", "digits", "--hidden", many, "--epochs", many)
 

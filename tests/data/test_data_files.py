@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from torch_geometric.data import Data
 
 from jurygcn.data import as_data, load_dataset
 from jurygcn.data.npz import write_npz
@@ -160,11 +161,11 @@ def test_csv_with_targets_and_none(tmp_path):
         ("a\n1\n2\n3\n", "source,target\n0,1\n1\n", r"edges\.csv, line 3: expected 2 cells"),
         ("a\n1\n2\n3\n", "from,to\n0,1\n", r"columns 'source' and 'target', got \['from', 'to'\]"),
         ("id,label\n1,2\n", None, "expected feature columns"),
-        ("a\n1\nnan\n3\n", None, r"row 2, column 'a': expected a finite number, got 'nan'"),
-        ("a\n1\ninf\n3\n", None, r"row 2, column 'a': expected a finite number, got 'inf'"),
-        ("a,b\n1,1\n1,\n3,1\n", None, r"row 2, column 'b': expected a finite number, got an empty cell"),
-        ("a\n1\nred\n3\n", None, r"row 2, column 'a': expected a finite number, got 'red'"),
-        ("a\n1\n2\n", None, r"edges\.csv, row 3, column 'target': expected a node id 0\.\.1, got '2'"),
+        ("a\n1\nnan\n3\n", None, r"line 3, column 'a': expected a finite number, got 'nan'"),
+        ("a\n1\ninf\n3\n", None, r"line 3, column 'a': expected a finite number, got 'inf'"),
+        ("a,b\n1,1\n1,\n3,1\n", None, r"line 3, column 'b': expected a finite number, got an empty cell"),
+        ("a\n1\nred\n3\n", None, r"line 3, column 'a': expected a finite number, got 'red'"),
+        ("a\n1\n2\n", None, r"edges\.csv, line 4, column 'target': expected a node id 0\.\.1, got '2'"),
         ("id,a\nx,1\ny,2\nz,3\n", "source,target\nx,w\n", r"an id of nodes\.csv, got 'w'"),
         ("id,a\nx,1\nx,2\n", "source,target\nx,x\n", "each id once, got 'x'"),
         ("a,label\n1,0\n2,1.5\n3,1\n", None, "integer labels, got 1.5; .*'target'"),
@@ -190,9 +191,45 @@ def test_all_missing_cells_are_reported_in_one_run(tmp_path):
     with pytest.raises(DataError) as caught:
         load_dataset(place)
     assert str(caught.value) == (
-        "nodes.csv, row 1, column 'b': expected a finite number, got an empty cell "
+        "nodes.csv, line 2, column 'b': expected a finite number, got an empty cell "
         "(4 such cells by column: a: 1, b: 3); fill them, or drop the rows or columns"
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("a,Label\n-1,x\n2,y\n3,x\n", "no column 'label', so column 'Label' is a feature"),
+        ("a,lable\n-1,x\n2,y\n3,x\n", "no column 'label', so column 'lable' is a feature"),
+        ("a,Targets\n-1,2\n2,1\n3,2\n", "no column 'target', so column 'Targets' is a feature"),
+        ("a,b,year\n-1,1,1950\n1,-1,2000\n0,1,1990\n", "column 'year' reaches 2000, half of all columns at most 1"),
+        ("a,b\n1,3\n1,1\n0,1\n", "each row was scaled to sum 1"),
+    ],
+)
+def test_what_may_be_a_mistake_is_said(tmp_path, nodes, words):
+    with pytest.warns(DataNotice, match=words):
+        load_dataset(folder(tmp_path, nodes, "source,target\n0,1\n"))
+
+
+@pytest.mark.parametrize("nodes", ["a,b\n-1,30\n2,-1\n0,2\n", "a,words,b\n0,1,0\n1,0,0\n0,0,1\n"])
+def test_usual_features_need_no_note(tmp_path, nodes):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_dataset(folder(tmp_path, nodes, "source,target\n0,1\n1,0\n"))
+
+
+@pytest.mark.parametrize(("separator", "word"), [(";", "semicolons"), ("\t", "tabs")])
+def test_another_separator_is_named(tmp_path, separator, word):
+    place = folder(tmp_path, "a,b\n1,2\n3,4\n5,6\n".replace(",", separator))
+    with pytest.raises(DataError, match=f"expected cells separated by commas, got {word}"):
+        load_dataset(place)
+
+
+def test_scaled_features_of_a_graph_in_memory():
+    graph = Data(x=torch.tensor([[1.0, 3.0], [2.0, 2.0]]), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    with pytest.warns(DataNotice, match="each row was scaled"):
+        assert load_dataset(graph).x.tolist() == [[0.25, 0.75], [0.5, 0.5]]
+    assert torch.equal(load_dataset(graph, normalize_features=False).x, graph.x)
 
 
 def test_a_column_of_text_becomes_features(tmp_path):

@@ -74,14 +74,14 @@ def test_a_table_longer_than_a_block(tmp_path, monkeypatch):
     text = "id,a,b,c\n" + "".join(",".join(row) + "\n" for row in rows)
     data = load_dataset(folder(tmp_path, text, "source,target\nn1,n2\nn2,n1\n"), normalize_features=False)
     assert data.x.tolist() == [[k, 10 * k, -k] for k in range(1, 12)]
-    with pytest.raises(DataError, match=r"row 10, column 'b': expected a finite number, got 'bad'"):
+    with pytest.raises(DataError, match=r"line 11, column 'b': expected a finite number, got 'bad'"):
         load_dataset(folder(tmp_path, text.replace(",100,", ",bad,")))
 
 
 @pytest.mark.parametrize(
     ("nodes", "edges", "sentence"),
     [
-        ("id,a\nx,1\n,2\n", "source,target\nx,\n", "row 2: expected an id, got an empty cell"),
+        ("id,a\nx,1\n,2\n", "source,target\nx,\n", "line 3: expected an id, got an empty cell"),
         ("a,label\n1,0\n2,1e308\n3,1\n", None, "integer labels, got 1e308"),
         ("a,label\n1,0\n2,-1e308\n3,1\n", None, "integer labels, got -1e308"),
         ("a,target\n1,0.5\n2,1e308\n3,1\n", None, "targets up to 3e38, got 1e.308 at node 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from torch_geometric.data import Data
 from jurygcn import GCN, Jury, Votes, train
 from jurygcn.data import synthetic
 from jurygcn.diagnostics import left_out
+from jurygcn.diagnostics.label_errors import LabelErrors
 from jurygcn.diagnostics.noise import RATES, ROUNDS, SCALES, STRICT, WIDE, NoiseModel, fit_noise, learned_noise
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.panel import Panel
@@ -105,10 +107,18 @@ def test_clean_labels_are_left_alone() -> None:
     assert "%" in found.words
 
 
+def test_a_class_whose_labels_are_all_flagged_is_named() -> None:
+    """A rare class can look like errors: 3 of 80 labels."""
+    table = pd.DataFrame({"label": ["ok"] * 3 + ["fraud"] * 3, "flagged": [False, True, False] + [True] * 3})
+    assert "All labels of a class are flagged (3 of fraud)" in LabelErrors(table, 0.05, 0.0, "jury").words
+    table.loc[3, "flagged"] = False
+    assert "All labels" not in LabelErrors(table, 0.05, 0.0, "jury").words
+
+
 def test_thresholds_nest_and_false_discoveries_are_the_mean() -> None:
     data, _ = spoiled()
     jury = jury_of(data)
-    few, many = jury.label_errors(threshold=0.9), jury.label_errors(threshold=0.1)
+    few, many = jury.label_errors(threshold=0.8), jury.label_errors(threshold=0.1)
     assert set(few.flagged.tolist()) < set(many.flagged.tolist())
     for found in (few, many):
         chosen = found.table[found.table["flagged"]]

@@ -189,6 +189,12 @@ def test_a_saved_jury_that_is_none(saved, text):
         Jury.load(folder, engine.model, engine.data)
 
 
+def test_a_folder_without_a_saved_jury(saved, tmp_path):
+    _, engine = saved
+    with pytest.raises(DataError, match=r"got no jury.npz there; check the path"):
+        Jury.load(tmp_path / "nothing", engine.model, engine.data)
+
+
 def test_a_saved_jury_with_absurd_arrays(saved, modest):
     folder, engine = saved
     write_npz(

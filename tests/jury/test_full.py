@@ -23,8 +23,9 @@ from torch_geometric.data import Data
 from hetero_models import PAPERS, logits, made
 from jurygcn import GCN, Jury, train
 from jurygcn.conformal.changes import Changes, learn
-from jurygcn.derivatives import gcn_jacobian
+from jurygcn.derivatives import gcn_grams
 from jurygcn.errors import SettingError
+from jurygcn.graph.propagation import graph_cache
 from jurygcn.graph.similarity import Similarities
 from jurygcn.leave_one_out.added import AddedLabels, log_average_slopes
 from jurygcn.leave_one_out.added_panel import AddedToPanel
@@ -59,9 +60,13 @@ def test_kernels_by_dense_matrices(name: str):
 @pytest.mark.parametrize("hidden", [2, 30], ids=["more neighbours than units", "fewer"])
 @pytest.mark.parametrize("share", [0.1, 1.0], ids=["sparse features", "dense"])
 @pytest.mark.parametrize("uniform", [True, False])
-def test_own_kernels_by_dense_rows(hidden: int, share: float, uniform: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("kept", [True, False])
+def test_own_kernels_by_dense_rows(
+    hidden: int, share: float, uniform: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+):
     """J_u diag(d) J_u^T of all nodes, also where sparse features are not made dense as a whole."""
-    monkeypatch.setattr(gcn_jacobian, "TEMPORARY_NUMBERS", 100)
+    monkeypatch.setattr(gcn_grams, "TEMPORARY_NUMBERS", 100)
+    monkeypatch.setattr(gcn_grams, "KEPT_NUMBERS", 10_000 if kept else 0)
     data, generator = graph(), torch.Generator().manual_seed(0)
     data.x = torch.where(torch.rand(90, 40, generator=generator) < share, 1.0, 0.0).double()
     jury = Jury(GCN(40, hidden, CLASSES).double(), data, NODES, weight_decay=1e-2)
@@ -69,7 +74,10 @@ def test_own_kernels_by_dense_rows(hidden: int, share: float, uniform: bool, mon
     if uniform:
         scale = torch.cat([scale[:hidden].repeat(40), scale[40 * hidden :]])
     J = dense_jacobian(jury, torch.arange(90))
-    torch.testing.assert_close(jury.engine.own_grams(torch.arange(90), scale), (J * scale) @ J.mT)
+    for _ in range(2):  # the second time from what is kept
+        torch.testing.assert_close(jury.engine.own_grams(torch.arange(90), scale), (J * scale) @ J.mT)
+    there = "neighbours" in [key[0] for key in graph_cache(data).whole]
+    assert there == (kept and uniform)
 
 
 @pytest.mark.parametrize("steps", [1, 2])

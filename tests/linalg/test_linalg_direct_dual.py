@@ -6,6 +6,7 @@ from linalg_cases import draw, indefinite, low_rank, positive, relative_error, s
 
 from jurygcn.errors import SettingError, SolverError
 from jurygcn.linalg import CG, DenseFactor, DenseOperator, Direct, Dual, LowRank, shift
+from jurygcn.linalg.small import inverse_of_triangle
 
 
 @pytest.mark.parametrize(
@@ -155,3 +156,14 @@ def test_some_terms_are_left_out_as_all_are(solver):
     whole = prepared.retention()
     assert whole.shape == (5, 3, 3)
     torch.testing.assert_close(prepared.retention(some), whole[some], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(0, torch.float64), (1, torch.float64), (7, torch.float32), (200, torch.float64)]
+)
+def test_the_inverse_of_a_triangle_is_torchs(size, dtype):
+    lower = (draw(size, size) / max(size, 1)).tril().to(dtype) + torch.eye(size, dtype=dtype)
+    by_columns = lower.T.contiguous().T
+    for given in (lower, by_columns):  # either order in memory
+        torch.testing.assert_close(inverse_of_triangle(given), torch.linalg.inv(lower).T)
+    assert torch.equal(lower, by_columns)

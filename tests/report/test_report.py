@@ -13,6 +13,7 @@ import pytest
 import torch
 from judged import CLASSES, IMAGE, NODES, SCRIPT, judged, judged_regression, reported
 
+from jurygcn import GCN, Jury, train
 from jurygcn.conformal.advice import MODEL
 from jurygcn.diagnostics.fidelity import Fidelity
 from jurygcn.diagnostics.influence import influence_of_labels
@@ -104,6 +105,18 @@ def test_distrust_is_the_first_sentence():
         assert ("4% of the stacked jury" in said) == (share < 0.05)
     alike = Fidelity(0.99, (0.1, 0.1), 0.0, pd.DataFrame({"node": [0]}))  # a measurement outweighs a doubt
     assert report_on(jury, verdict, health=ill, fidelity=alike, details=0).content["caution"] == ""
+
+
+def test_sets_without_the_prediction_are_explained():
+    """An empty set lacks the prediction because no label fits, not because another class is preferred."""
+    _, verdict = judged()
+    sets, rows = verdict.label_sets(0.1), torch.arange(len(verdict))
+    empty = int((sets.sum(dim=1) == 0).sum())
+    others = int((~sets[rows, verdict.predicted_class]).sum()) - empty
+    notes = " ".join(reported().content["notes"])
+    assert (f"{empty:,} sets are empty: no label fits." in notes) == (empty > 0)
+    assert ("lack the model's own prediction" in notes) == (others > 0)
+    assert empty + others > 0
 
 
 def test_a_report_is_short_in_words():
@@ -248,6 +261,22 @@ def test_links_say_what_happens_without_an_edge(made):
             assert row["without"][k] == pytest.approx(without, rel=1e-2)
             tried += 1
     assert tried > 4
+
+
+def test_nothing_is_said_of_edges_that_are_not_taken_away():
+    """A directed graph has no such edits in the report."""
+    said = "What happens without an edge is computed for the first 1 of them."
+    assert said in reported_on_part(judged()[0])
+    jury = judged()[0]
+    data = jury.data.clone()
+    data.edge_index = data.edge_index[:, 1:]
+    model = GCN(data.num_features, 4, int(data.num_classes))
+    train(model, data, jury.train_nodes, epochs=5, weight_decay=5e-3)
+    assert said not in reported_on_part(Jury(model, data, jury.train_nodes, weight_decay=5e-3).fit())
+
+
+def reported_on_part(jury: Jury) -> list[str]:
+    return report_on(jury, jury.verdict(), details=1).content["notes"]
 
 
 FORGED = {

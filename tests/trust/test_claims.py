@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from jurygcn import GCN, Jury, train
 from jurygcn.active import Recipe, Scene
 from jurygcn.cli import app
+from jurygcn.conformal.claims import Claim, percent
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.models.training import fit_gcn
@@ -205,6 +206,13 @@ def test_what_is_claimed_of_intervals(leave_out: str, interval: str):
         assert (
             jury.verdict(alpha=0.01, interval=interval, advice=advice).claim().kind == "none"
         )  # too few labels for that
+
+
+def test_a_claim_in_words_is_rounded_down():
+    """1 - 0.025 is 97.5 %: 98 % would be more than the theorem says."""
+    assert Claim(0.025, "promise", 1 - 0.025, full=True).words.startswith("At least 97.5% contain the truth")
+    assert Claim(0.1, "target", 1 - 0.1).brief == "target: 90%"
+    assert [percent(1 - alpha) for alpha in (0.05, 0.07, 0.3, 1 / 3, 1e-4)] == ["95%", "93%", "70%", "66.6%", "99.9%"]
 
 
 def test_every_row_stands_in_the_docs():

@@ -10,7 +10,7 @@ import torch
 
 from jurygcn.active.graph_statistics import Array
 from jurygcn.active.scene import Choice, Scene
-from jurygcn.active.windows import Window, Windows, foretold
+from jurygcn.active.windows import SEEN, Window, Windows, foretold
 from jurygcn.errors import SettingError
 from jurygcn.graph.similarity import View
 
@@ -23,8 +23,10 @@ class Design:
         \phi_u, \qquad w_u = (1 - \rho) + \rho\,\mathrm{ambiguity}(u), \quad \rho = \frac{n}{n + t C}
 
     The sum is the weighted prediction variance of a ridge regression on :math:`\phi`, the rows of a window
-    (:mod:`jurygcn.active.windows`): features averaged over 0 to 16 hops and random walks of 1 to 8 steps. Before the
-    first label all of them count. Then those count more whose exact leave-one-out predictions foretell labels better.
+    (:mod:`jurygcn.active.windows`): features averaged over 0 to 16 hops and random walks of 1 to 8 steps. One half of
+    the window always belongs to averages over two hops, which are what the model sees. The other half is for all views.
+    Before the first label all of them count. Then those count more whose exact leave-one-out predictions foretell
+    labels better.
     The GCN's objective adds the weight decay to a mean over labels, so here the ridge grows with the number of labels
     :math:`n' = |L| + |B|`. :math:`\lambda` is chosen so that the rows have ``directions`` effective dimensions per
     class. With few labels p-values have few levels, so the jury's ambiguity has a small weight. Before the first label
@@ -35,11 +37,13 @@ class Design:
             eigenvalues :math:`\mu` of the mean :math:`\phi \phi^\top`.
         trust: t, the number of labels per class at which ambiguity has weight one half.
         evidence: the number of labels per class at which what views foretell has weight one half in the window.
+        seen: the share of the window that always belongs to what the model sees.
     """
 
     directions: float = 3.0
     trust: float = 2.0
     evidence: float = 4.0
+    seen: float = 0.5
 
     def __post_init__(self) -> None:
         if not (0 < self.directions < math.inf and 0 <= self.trust < math.inf and self.evidence >= 0):
@@ -47,6 +51,8 @@ class Design:
                 f"expected directions above 0, trust and evidence of at least 0, got {self.directions}, {self.trust} "
                 f"and {self.evidence}; change them"
             )
+        if not 0 <= self.seen <= 1:
+            raise SettingError(f"expected seen between 0 and 1, got {self.seen}; change it")
 
     def __call__(self, scene: Scene) -> Choice:
         """The batch, best first. The score of a node is the share of the variance that its label removes."""
@@ -62,11 +68,16 @@ class Design:
     def window(self, scene: Scene) -> Window:
         """The rows of the ridge regression."""
         windows = Windows.of(scene)
-        shares = self.shares(scene, windows.shares)
-        return windows.unlabelled if shares == windows.shares else windows.mixed(shares)
+        return windows.mixed(self.shares(scene, windows.shares))
 
     def shares(self, scene: Scene, usual: dict[View, float]) -> dict[View, float]:
-        """The share of each view in the window: the usual one, moved towards what each view foretells."""
+        """The share of each view in the window."""
+        part = {view: float((view.kind, view.hops) == SEEN) for view in usual}
+        fixed = self.seen if any(part.values()) else 0.0
+        return {view: (1.0 - fixed) * share + fixed * part[view] for view, share in self.earned(scene, usual).items()}
+
+    def earned(self, scene: Scene, usual: dict[View, float]) -> dict[View, float]:
+        """The usual share of each view, moved towards what it foretells."""
         skill = foretold(scene) if len(scene.labelled) and self.evidence < math.inf else {}
         earned = {view: share * skill.get(view, 0.0) for view, share in usual.items()}
         total = sum(earned.values())

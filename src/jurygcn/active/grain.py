@@ -47,7 +47,16 @@ def grain_ball(scene: Scene) -> Choice:
     known = scene.labelled.cpu().numpy()
     balls = balls_of(scene.statistics)
     left = np.asarray(balls[known].sum(axis=0)).ravel() == 0
-    pool = balls[scene.pool]
+    return covering(scene, balls[scene.pool], left, share=1.0 / len(left))
+
+
+def covering(scene: Scene, pool: sp.csr_matrix, left: Array, *, share: float = 1.0) -> Choice:
+    """Greedily the candidates that cover most of the nodes that are left, then others at random.
+
+    The score is the number of nodes that a candidate newly covers, times ``share``.
+
+    Shapes: pool (candidates, N) what each covers, left (N,) which is overwritten.
+    """
     picked: list[int] = []
     scores: list[float] = []
     free = np.ones(len(scene.pool), dtype=bool)
@@ -57,7 +66,7 @@ def grain_ball(scene: Scene) -> Choice:
         if not gain[best]:
             break
         picked.append(best)
-        scores.append(float(gain[best]) / len(left))
+        scores.append(share * float(gain[best]))
         free[best] = False
         left[pool[best].indices] = False
     more = scene.generator.choice(np.flatnonzero(free), scene.batch - len(picked), replace=False)

@@ -83,7 +83,7 @@ def has_labels(path: Path) -> bool:
         _, heading = next(read_rows(path), (0, []))
     except (OSError, DataError):
         return False  # read_labels reports the error
-    return {"node", "label"} <= {cell.strip() for cell in heading}
+    return {"node", "label"} <= set(_columns(heading))
 
 
 def has_column(path: Path, column: str) -> bool:
@@ -91,11 +91,19 @@ def has_column(path: Path, column: str) -> bool:
     return has_labels(path) and column in {cell.strip() for cell in next(read_rows(path))[1]}
 
 
+def _columns(heading: Sequence[str]) -> list[str]:
+    """The names of the columns. In a graph's nodes.csv the column id is the node, and only the labels are read."""
+    names = [cell.strip() for cell in heading]
+    if "node" in names or not {"id", "label"} <= set(names):
+        return names
+    return [{"id": "node", "label": "label"}.get(name, f"{name} of nodes.csv") for name in names]
+
+
 def rows_of(path: Path, column: str = "label") -> Iterator[tuple[int, dict[str, str]]]:
     """Line numbers and rows of a CSV file with the columns node and another. Cells are unquoted."""
     try:
         rows = read_rows(path)
-        header = [cell.strip() for cell in next(rows, (0, []))[1]]
+        header = _columns(next(rows, (0, []))[1])
         if not {"node", column} <= set(header):
             raise DataError(
                 f"expected the columns node and {column} in {path.name}, got {listing(header) or 'nothing'}; "
@@ -170,7 +178,19 @@ def merged(old: Mapping[int, int], new: Mapping[int, int], data: Data, source: s
 
 
 def write_labels(path: Path, labels: Mapping[int, int], data: Data, origins: Mapping[int, str] | None = None) -> None:
-    """Write a CSV file with the columns node, label and chosen, atomically. Classes are written by name."""
+    """Write a CSV file with the columns node, label and chosen, atomically. Classes are written by name.
+
+    Where nodes are written as numbers but have names, the names are a column, too: people look for them.
+    """
     nodes, words = Names.of_nodes(data), class_words(data)
-    rows = ([nodes.text(node), words[label], (origins or {}).get(node, "")] for node, label in labels.items())
-    write_text(path, as_csv(["node", "label", "chosen"], rows))
+    named = nodes.names is not None and not nodes.numeric
+    rows = (
+        [
+            nodes.text(node),
+            *([nodes.names[node]] if named and nodes.names else []),
+            words[label],
+            (origins or {}).get(node, ""),
+        ]
+        for node, label in labels.items()
+    )
+    write_text(path, as_csv(["node", *["name"] * named, "label", "chosen"], rows))

@@ -338,6 +338,11 @@ def with_explored(schedule: Schedule, explore: float, stop: Sequence[StoppingRul
 
 def check_choice(choice: Choice, scene: Scene) -> None:
     """Raise SettingError unless the choice is a batch of different candidates."""
+    if not isinstance(getattr(choice, "nodes", None), Tensor):
+        raise SettingError(
+            f"expected the strategy to return a Choice, got {type(choice).__name__}; return scene.top(scores), with a "
+            "score for each node of the graph"
+        )
     nodes = choice.nodes
     if len(nodes) != scene.batch or len(nodes.unique()) != len(nodes):
         raise SettingError(

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from jurygcn.active.grain import covering
 from jurygcn.active.graph_statistics import Array, GraphStatistics
 from jurygcn.active.scene import Choice, Scene
 from jurygcn.errors import SettingError
@@ -61,20 +62,7 @@ class Rim:
         reached = sp.diags(reliability) @ influence[known] > THRESHOLD
         left = np.asarray(reached.sum(axis=0)).ravel() == 0
         pool = sp.csr_matrix(self.oracle_accuracy * influence[scene.pool] > THRESHOLD, dtype=float)
-        free = np.ones(len(scene.pool), dtype=bool)
-        picked: list[int] = []
-        scores: list[float] = []
-        while len(picked) < scene.batch:
-            gain = np.where(free, pool @ left.astype(float), 0.0)
-            best = int(gain.argmax())
-            if not gain[best]:
-                break
-            picked.append(best)
-            scores.append(float(gain[best]))
-            free[best] = False
-            left[pool[best].indices] = False
-        more = scene.generator.choice(np.flatnonzero(free), scene.batch - len(picked), replace=False)
-        return scene.choice(scene.pool[[*picked, *more]], [*scores, *np.zeros(len(more))])
+        return covering(scene, pool, left)
 
     def weights(self, data: Data, nodes: Tensor) -> Tensor:
         """The reliability of the labels of these nodes. Shapes: nodes (n,) -> (n,)."""

@@ -3,7 +3,8 @@ r"""Through which window a design looks at a graph: a mixture of several similar
 Features averaged over some hops distinguish the classes of one graph, random walks those of another. A regression on
 :math:`\phi = (\sqrt{p_1}\,\phi_1, \sqrt{p_2}\,\phi_2, \dots)` has the similarity
 :math:`\sum_k p_k \phi_k^\top \phi_k`, so a mixture of windows is again a window. Without labels, averages over all
-numbers of hops have one half of it, and walks of all lengths the other half.
+numbers of hops have one half of it, and walks of all lengths the other half. A design adds more of the view that the
+model sees (:data:`SEEN`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MOST_NUMBERS = 40_000_000  # in the rows of all views; larger graphs have fewer 
 # is in directions that were left out.
 SHORT = 0.5
 KINDS = {AVERAGES: 0.5, WALKS: 0.5}  # the share of each kind of view without labels
+SEEN = (AVERAGES, 2)  # what a two-layer GCN sees of a node: features averaged over two hops
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,7 @@ class Windows:
         self._rows = np.concatenate([np.zeros((similarities.num_nodes, 0)), *rows], axis=1)
         self._gram = self._rows.T @ self._rows
         self._widths = [part.shape[1] for part in rows]
-        self._unlabelled: Window | None = None
+        self._last: tuple[Mapping[View, float], Window] | None = None
 
     @staticmethod
     def of(scene: Scene) -> Windows:
@@ -73,15 +75,13 @@ class Windows:
         found: Windows = known["windows"]
         return found
 
-    @property
-    def unlabelled(self) -> Window:
-        """The window before the first label."""
-        if self._unlabelled is None:
-            self._unlabelled = self.mixed(self.shares)
-        return self._unlabelled
-
     def mixed(self, shares: Mapping[View, float]) -> Window:
-        """The window with these shares of the views, on its at most 200 leading directions."""
+        """The window with these shares of the views, on its at most 200 leading directions; the last one is kept."""
+        if self._last is None or self._last[0] != shares:
+            self._last = dict(shares), self._mix(shares)
+        return self._last[1]
+
+    def _mix(self, shares: Mapping[View, float]) -> Window:
         scale = np.repeat(np.sqrt([shares.get(view, 0.0) for view in self.shares]), self._widths)
         values, vectors = np.linalg.eigh(scale[:, None] * self._gram * scale)
         values, vectors = values[-DIMENSIONS:], vectors[:, -DIMENSIONS:]

@@ -15,19 +15,28 @@ from jurygcn.io.spreadsheet import as_csv
 def labels_csv(answers: Answers, table: NodeTable) -> str:
     """The label of each node that has one, with the columns node, label and chosen, as `jurygcn quantify` reads it."""
     rows = (
-        [table.written(node), table.classes[label], answers.origin(node)]
+        [*_node(node, table), table.classes[label], answers.origin(node)]
         for node, label in sorted(answers.labels.items())
     )
-    return as_csv(["node", "label", "chosen"], rows)
+    return as_csv([*_heading(table), "label", "chosen"], rows)
 
 
 def answers_csv(answers: Answers, table: NodeTable) -> str:
     """Every answer, in the order in which they were given."""
     rows = (
-        [table.written(a.node), a.annotator, a.kind, _word(a, table), a.comment, a.chosen, _time(a)]
+        [*_node(a.node, table), a.annotator, a.kind, _word(a, table), a.comment, a.chosen, _time(a)]
         for a in sorted(answers, key=lambda answer: answer.number)
     )
-    return as_csv(["node", "annotator", "answer", "label", "comment", "chosen", "time"], rows)
+    return as_csv([*_heading(table), "annotator", "answer", "label", "comment", "chosen", "time"], rows)
+
+
+def _heading(table: NodeTable) -> list[str]:
+    return ["node", "name"] if table.names is not None and not table.written_by_name else ["node"]
+
+
+def _node(node: int, table: NodeTable) -> list[str]:
+    """The cells that name a node: people look for its name, where that is not what is written."""
+    return [table.written(node), table.name(node)][: len(_heading(table))]
 
 
 def label_studio_json(answers: Answers, table: NodeTable) -> str:

@@ -52,7 +52,7 @@ function showState(state) {
   byId('bar').max = state.nodes;
   byId('bar').value = state.labels;
   const training = state.training ? ', the model is learning' : '';
-  byId('done').textContent = `${whole(state.labels)} of ${whole(state.nodes)} nodes labelled, ${whole(state.mine.label)} by you${training}`;
+  byId('done').textContent = `${whole(state.labels)} of ${whole(state.nodes)} nodes have a label; ${whole(state.mine.label)} ${state.mine.label === 1 ? 'answer' : 'answers'} by you${training}`;
   byId('undo').disabled = state.mine.label + state.mine.unknown + state.mine.skip === 0;
   if (state.note) alarm(state.note);
   once('curve', state.curve, accuracyChart);

@@ -51,7 +51,7 @@ def serve(settings: Settings, *, announce: Callable[[str], Any], for_label_studi
     ``announce`` gets the address when it can be opened.
     """
     with changing(settings.answers, patience=0):  # one server for one file
-        answers = Answers(settings.answers)
+        new, answers = not settings.answers.exists(), Answers(settings.answers)
         try:
             source = settings.source
             if source.classes is None and "classes" in answers.facts:
@@ -71,6 +71,8 @@ def serve(settings: Settings, *, announce: Callable[[str], Any], for_label_studi
             )
         finally:
             answers.close()
+        if new and session.table is None:  # the graph could not be loaded, so nobody has answered
+            settings.answers.unlink()
     if session.failed:
         raise DataError(session.failed)
 

@@ -61,6 +61,8 @@ def info(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
+    if "class_names" in facts:
+        facts["class_counts"] = dict(zip(facts.pop("class_names"), facts["class_counts"]))
     table = Table("property", "value", title=shown(facts["name"]))
     for key, value in facts.items():
         if key != "name":
@@ -122,6 +124,8 @@ def describe(data: Data) -> dict[str, Any]:
         both = known[source] & known[target]
         same = (data.y[source] == data.y[target])[both]
         facts["class_counts"] = torch.bincount(data.y[known], minlength=data.num_classes).tolist()
+        if data.get("class_names") is not None:
+            facts["class_names"] = list(data.class_names)
         facts["homophily"] = round(float(same.float().mean()), 4) if same.numel() else None
     return facts
 

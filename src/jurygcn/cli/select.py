@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jurygcn.checks import MOST_DECAY, MOST_EPOCHS, MOST_HIDDEN, MOST_LAYERS, in_short
-from jurygcn.choices import RANKED_BY, Recipe
+from jurygcn.choices import LEFT_OUT_BY, RANKED_BY, Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.reporting import print_json, shown
 from jurygcn.errors import SettingError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jurygcn.selection import Selection
 
 MOST_CANDIDATES = 10_000
+MOST_FOLDS = 1_000
 SHOWN = 12
 
 
@@ -58,6 +59,16 @@ Measure = Annotated[
     ),
 ]
 
+LeaveOut = Annotated[
+    str,
+    typer.Option(
+        "--leave-out",
+        callback=given.one_of("--leave-out", LEFT_OUT_BY),
+        help="How labels are left out: jurors trains every setting once; folds once more for each fold.",
+    ),
+]
+Folds = Annotated[int, given.whole("--folds", "Folds of the labels.", least=2, most=MOST_FOLDS)]
+
 
 def select(
     data: given.Name,
@@ -71,15 +82,18 @@ def select(
     layers: Layers = "1,2",
     lr: given.LearningRate = Recipe.lr,
     by: Measure = RANKED_BY[0],
+    leave_out: LeaveOut = LEFT_OUT_BY[0],
+    folds: Folds = 5,
     seed: given.Seed = 0,
     out: given.Out = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Choose among settings of a GCN by left-out labels, without a validation set.
 
-    Every setting is trained once, on all labels; settings that differ only in --epochs share one run. The differences
-    to the best are paired, label by label, and the table says which settings the labels cannot tell apart. With --out,
-    writes selection.csv and run.json; after an interruption the same command goes on where it stopped.
+    Every setting is trained once, on all labels; settings that differ only in --epochs share one run. With
+    --leave-out folds it is trained once more for each fold, without the labels of the fold. The differences to the best
+    are paired, label by label, and the table says which settings the labels cannot tell apart. With --out, writes
+    selection.csv and run.json; after an interruption the same command goes on where it stopped.
     """
     from jurygcn.cli.nodes import Recorded
     from jurygcn.cli.output import check_out, say_written, write_csv, write_run
@@ -95,12 +109,15 @@ def select(
     graph, _ = load_graph(data)
     graph = with_labels_from(train_nodes, graph)
     nodes, _ = choose_nodes(graph, settings, Recorded())
-    found = select_best(recipes, graph, nodes, by=by, seed=seed, resume=out, progress=True)
+    how: dict[str, Any] = {"by": by, "leave_out": leave_out, "folds": folds}
+    found = select_best(recipes, graph, nodes, **how, seed=seed, resume=out, progress=True)
     facts = {
         "command": "select",
         "data": str(graph.name),
         "labels": len(nodes),
         "by": by,
+        "leave_out": found.leave_out,
+        "folds": found.folds,
         "seed": seed,
         "best": found.best,
         "tied": found.tied,

@@ -120,7 +120,10 @@ def marks_in_words(rows: list[dict[str, Any]], diffusion: int) -> list[str]:
         why = "the votes were averaged over neighbours, who disagree" if diffusion else "its probability is too low"
         if "doubt" in rows[0]:
             why = "the stacked jury prefers another class"
-        said.append(f"!: the set lacks the model's own prediction, because {why}")
+        others = any(row["label_set"] and not row["prediction_in_set"] for row in rows)
+        empty = any(not row["label_set"] for row in rows)
+        reasons = [why] * others + ["no label fits"] * empty
+        said.append(f"!: the set lacks the model's own prediction, because {' or '.join(reasons)}")
     return said
 
 

@@ -125,12 +125,15 @@ def _thing(row: dict[Any, Any], session: Session, classes: Names) -> str:
         return f"{_node(session, row['source'])} - {_node(session, row['target'])}"
     if "train_node" in row:
         return f"{_class(classes, row['label'])} of {_node(session, row['train_node'])}"
-    return f"feature {int(row['feature'])}" if "feature" in row else _node(session, row["node"])
+    if "feature" not in row:
+        return _node(session, row["node"])
+    names, number = session.data.get("feature_names"), int(row["feature"])
+    return str(names[number]) if names is not None else f"feature {number}"
 
 
 def _node(session: Session, node: float) -> str:
     names = getattr(session.data, "node_names", None)
-    return str(names[int(node)]) if names else f"node {int(node)}"
+    return str(names[int(node)]) if names and str(names[int(node)]) != str(int(node)) else f"node {int(node)}"
 
 
 def _class(classes: Names, number: float) -> str:

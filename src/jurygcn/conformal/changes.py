@@ -43,7 +43,7 @@ class Learned:
     residuals: Tensor
     stiffness: Tensor
 
-    def at(self, rows: Tensor) -> Learned:
+    def at(self, rows: Tensor | slice) -> Learned:
         """Those of some of the nodes."""
         return Learned(self.residuals[rows], self.stiffness[rows])
 
@@ -56,7 +56,9 @@ class Changes:
     Shapes: reading (r, C, C, n) what a residual at u changes of the logits at i.
     """
 
-    def __init__(self, kernels: Kernels, rows: Tensor, learned: Learned, jumps: Tensor, targets: Tensor) -> None:
+    def __init__(
+        self, kernels: Kernels, rows: Tensor | slice, learned: Learned, jumps: Tensor, targets: Tensor
+    ) -> None:
         self.learned, self.jumps, self.cross = learned, jumps, kernels.cross[:, rows]
         everyone = torch.arange(len(targets))
         self._through = kernels.through - kernels.through[everyone, targets].unsqueeze(1)  # (n, C, K)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, exp, lgamma, log
+from math import ceil, exp, floor, lgamma, log
 
 import numpy as np
 import torch
@@ -56,12 +56,12 @@ class Claim:
     def words(self) -> str:
         """The claim as sentences."""
         average = ", on average over classes" if self.over == "classes" else f", in {self.over}" * ("each" in self.over)
-        said = f"The target is that {self.coverage or 0:.0%} contain the truth{average}. This is not proven."
+        said = f"The target is that {percent(self.coverage or 0)} contain the truth{average}. This is not proven."
         if self.coverage is None:
             said = "No coverage is claimed."
         elif self.kind == "promise":
             by = "by full conformal prediction" if self.full else "by the jackknife+ theorem"
-            said = f"At least {self.coverage:.0%} contain the truth{average}, {by}."
+            said = f"At least {percent(self.coverage)} contain the truth{average}, {by}."
         return " ".join((said, *self.reasons, *self.remarks))
 
     @property
@@ -69,7 +69,12 @@ class Claim:
         """The claim in a few words, without reasons."""
         if self.coverage is None:
             return "nothing is claimed"
-        return f"{'at least' if self.kind == 'promise' else 'target:'} {self.coverage:.0%}"
+        return f"{'at least' if self.kind == 'promise' else 'target:'} {percent(self.coverage)}"
+
+
+def percent(coverage: float) -> str:
+    """A coverage as text, rounded down to tenths of a percent: a claim must not say more than the theorem."""
+    return f"{floor(1000 * coverage + 1e-6) / 10:g}%"
 
 
 @dataclass(frozen=True)
@@ -165,10 +170,10 @@ class Grounds:
     def _few(self, alpha: float) -> Iterator[str]:
         """What sets say where a class or group has too few labels."""
         if self.by is not None and self.too_few > 0:
-            which = "labels of classes" if self.by == "class" else "nodes of groups"
+            then = "the class is in every set" if self.by == "class" else "sets have all labels"
             yield (
                 f"At level {alpha:g} comparisons within a {self.by} need {ceil(1 / alpha) - 1} labels of it. "
-                f"{self.too_few:.0%} of the comparisons have fewer: no {which} can be excluded there."
+                f"{self.too_few:.0%} of the comparisons have fewer: there {then}."
             )
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:

@@ -27,8 +27,9 @@ from jurygcn.conformal.scores import SCORES, lac_scores, rounding, with_ties
 from jurygcn.leave_one_out.added import AddedLabels, Kernels
 from jurygcn.leave_one_out.added_panel import AddedToPanel
 
-# Numbers in the arrays of all pairs of some nodes and all jurors: small enough for the processor's cache.
-PAIR_NUMBERS = 200_000
+# Numbers in the arrays of all pairs of some nodes and all jurors. More leave the processor's cache; fewer take longer,
+# because the calls themselves cost time.
+PAIR_NUMBERS = 800_000
 
 # Nodes at a time where no kernels are needed.
 NODES = 4096
@@ -96,9 +97,10 @@ def count_full(
     found = {name: torch.zeros(len(nodes), C, dtype=torch.int32) for name in ("counts", "ties", "by_class", "by_group")}
     for places, kernels in in_turn(bags, nodes, memory):
         learned = None if kernels is None else learn(kernels.outputs, kernels.own)
-        for rows in places.split(max(1, PAIR_NUMBERS // (asked.num_jurors * C * C))):
+        for some in _slices(len(places), max(1, PAIR_NUMBERS // (asked.num_jurors * C * C))):
+            rows = places[some]
             bound = mine[rows].unsqueeze(2)
-            own = _own_scores(bags, kernels, learned, rows, int(places[0]), bound)
+            own = _own_scores(bags, kernels, learned, rows, some, bound)
             within = bound <= with_ties(own, asked.question.nonconformity)
             found["counts"][rows] = within.sum(dim=2, dtype=torch.int32)
             strict = own > bound + rounding(own) * bound.abs()
@@ -122,10 +124,15 @@ def in_turn(bags: Bags, nodes: Tensor, memory: float) -> Iterator[tuple[Tensor, 
         yield from bags.added.at(nodes, memory=memory)
 
 
+def _slices(count: int, size: int) -> Iterator[slice]:
+    """Slices that take ``size`` of ``count`` things each: they copy nothing."""
+    yield from (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
 def _own_scores(
-    bags: Bags, kernels: Kernels | None, learned: Learned | None, rows: Tensor, start: int, bound: Tensor
+    bags: Bags, kernels: Kernels | None, learned: Learned | None, rows: Tensor, here: slice, bound: Tensor
 ) -> Tensor:
-    """Scores of the jurors' own labels in the bags of some nodes, (r, y, n).
+    """Scores of the jurors' own labels in the bags of some nodes, (r, y, n): ``here`` among those with kernels.
 
     They are exact where it matters which of them and ``bound``, (r, y, 1), is higher.
     """
@@ -135,7 +142,7 @@ def _own_scores(
         return own_scores(base, targets, score)
     assert bags.added is not None
     assert learned is not None
-    here, weight = rows - start, bags.share.to(base)
+    weight = bags.share.to(base)
     changes = Changes(kernels, here, learned.at(here), bags.added.jumps, targets)
     first = changes.first_order()
     own = own_scores(torch.addcmul(base, weight, first), targets, score)

@@ -14,28 +14,13 @@ from jurygcn.choices import CURVATURES
 from jurygcn.curvature.effective_decay import effective_decay
 from jurygcn.curvature.factor import GGNFactor
 from jurygcn.engine import Engine, Expected
+from jurygcn.linalg import WithDiagonal
 
 
-class _Diagonal:
+class _Diagonal(WithDiagonal):
     """The common part of the operators: the diagonal, and the dense form through unit vectors."""
 
-    diagonal: Tensor
     streamed = False  # whether derivatives are made again for every product
-
-    @property
-    def size(self) -> int:
-        """P, the number of parameters."""
-        return len(self.diagonal)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the operator and of its blocks."""
-        return self.diagonal.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the operator and of its blocks."""
-        return self.diagonal.device
 
     def matmul(self, block: Tensor) -> Tensor:
         """The operator times a block: (P, k) -> (P, k)."""

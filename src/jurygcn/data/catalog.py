@@ -85,19 +85,25 @@ def load_dataset(
     Raises:
         DataError: the name is unknown, the source cannot be reached, or the content is not a graph.
     """
+    from jurygcn.data.validate import announce_scaling, announce_sizes, normalize_rows
+
+    own = False  # whether its columns can be anything, as in a table or in memory
     if not isinstance(name_or_path, str | os.PathLike):
         from jurygcn.data.convert import as_data
 
-        return as_data(name_or_path, normalize_features=normalize_features)
-    if isinstance(name_or_path, str) and name_or_path.lower() in DATASETS:
+        data, own = as_data(name_or_path), True
+    elif isinstance(name_or_path, str) and name_or_path.lower() in DATASETS:
         data = DATASETS[name_or_path.lower()].load(cache_folder(root))
         data.name = data.catalog_name = name_or_path.lower()
     else:
-        data = _load_path(Path(name_or_path).expanduser(), os.fspath(name_or_path))
+        path = Path(name_or_path).expanduser()
+        data, own = _load_path(path, os.fspath(name_or_path)), path.is_dir()
+    if own:
+        announce_sizes(data.x, data.get("feature_names"))
     if normalize_features:
-        from jurygcn.data.validate import normalize_rows
-
-        data.x = normalize_rows(data.x)
+        given, data.x = data.x, normalize_rows(data.x)
+        if own:
+            announce_scaling(given, data.x)
     return data
 
 
@@ -125,7 +131,7 @@ def _load_path(path: Path, given: str) -> Data:
         raise DataError(
             f"expected an .npz file or a folder with edges.csv and nodes.csv, got the file {path}; convert it"
         )
-    if path.suffix or len(path.parts) > 1:
+    if path.suffix or len(path.parts) > 1 or given.endswith(("/", os.sep)):
         raise DataError(f"expected a file or folder at {path}, got nothing; check the path")
     find_dataset(given)
     raise AssertionError("unreachable: known names are loaded before")

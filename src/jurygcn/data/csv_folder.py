@@ -9,6 +9,7 @@ per text (1 where a row has it, else 0); one with many is left out. `edges.csv` 
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,9 @@ def read_folder(folder: Path) -> Data:
     """Read the two tables; the caller passes the result to `clean`."""
     missing = [file for file in (EDGES, NODES) if not (folder / file).is_file()]
     if missing:
-        raise DataError(f"expected {EDGES} and {NODES} in {folder}, got no {' and no '.join(missing)}; add it")
+        raise DataError(
+            f"expected {EDGES} and {NODES} in {folder}, got no {' and no '.join(missing)}; add what is missing"
+        )
     nodes = _read_table(folder / NODES, ("id", "label", "target"), numbers=True)
     edges = _read_table(folder / EDGES, ("source", "target", "weight"), numbers=False)
     if not nodes.columns:
@@ -61,7 +64,9 @@ def read_folder(folder: Path) -> Data:
         data.y, names = read_classes(nodes.text["label"], where=f"{NODES}, column 'label'")
         if names is not None:
             data.class_names, data.num_classes = names, len(names)
-    elif "target" in nodes.text:
+    elif "target" not in nodes.text:
+        _notice_misspelt(nodes.header)
+    else:
         data.y = torch.from_numpy(_numbers(nodes.text["target"], "target", NODES, gaps=True))
         data.num_classes = 0
     data.edge_index = _read_edges(edges, nodes)
@@ -70,6 +75,21 @@ def read_folder(folder: Path) -> Data:
     if "weight" in edges.text:
         data.edge_weight = torch.from_numpy(_numbers(edges.text["weight"], "weight", EDGES))
     return data
+
+
+def _notice_misspelt(header: list[str]) -> None:
+    """Say that no label is known, if a column seems to be meant for labels."""
+    lower = {name.lower(): name for name in header}
+    for wanted in ("label", "target"):
+        near = difflib.get_close_matches(wanted, [*lower, *(name.rstrip("s") for name in lower)], n=1, cutoff=0.75)
+        if near:
+            meant = next(name for low, name in lower.items() if low in (near[0], near[0] + "s"))
+            warnings.warn(
+                f"{NODES} has no column {wanted!r}, so column {excerpt(meant)} is a feature; "
+                f"rename it to {wanted!r} if it was meant",
+                DataNotice,
+                stacklevel=2,
+            )
 
 
 def read_texts(folder: Path) -> dict[str, list[str]]:
@@ -161,8 +181,8 @@ class Faults:
             counts = [f"{self.columns[c]}: {len(self.cells[c])}" for c in sorted(self.cells)]
             more, what = f" ({count} such cells by column: {listing(counts)})", "them, or drop the rows or columns"
         raise DataError(
-            f"{self.file}, row {row}, column {excerpt(self.columns[column])}: expected a finite number, got {got}{more}"
-            f"; fill {what}"
+            f"{self.file}, line {row + 1}, column {excerpt(self.columns[column])}: expected a finite number, "
+            f"got {got}{more}; fill {what}"
         )
 
 
@@ -222,7 +242,7 @@ def _read_edges(edges: Table, nodes: Table) -> torch.Tensor:
     position: dict[str, int] = {}
     for row, name in enumerate(names):
         if not name:
-            raise DataError(f"{NODES}, row {row + 1}: expected an id, got an empty cell; give every node one")
+            raise DataError(f"{NODES}, line {row + 2}: expected an id, got an empty cell; give every node one")
         if position.setdefault(name, row) != row:
             raise DataError(f"{NODES}: expected each id once, got {excerpt(name)} again; drop one")
     ends = np.array([[position.get(name, -1) for name in edges.text[end]] for end in ("source", "target")], np.int64)
@@ -231,7 +251,7 @@ def _read_edges(edges: Table, nodes: Table) -> torch.Tensor:
         column = "source" if ends[0, row] < 0 else "target"
         known = f"a node id 0..{nodes.rows - 1}" if ids is None else f"an id of {NODES}"
         raise DataError(
-            f"{EDGES}, row {row + 1}, column {column!r}: expected {known}, got {excerpt(edges.text[column][row])}; "
+            f"{EDGES}, line {row + 2}, column {column!r}: expected {known}, got {excerpt(edges.text[column][row])}; "
             "correct the edge or add the node"
         )
     return torch.from_numpy(ends.reshape(2, -1))

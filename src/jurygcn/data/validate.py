@@ -18,6 +18,7 @@ from jurygcn.data.names import check_names
 from jurygcn.data.places import Sizes
 from jurygcn.errors import DataError, DataNotice, excerpt
 
+UNEVEN = 100.0  # times the median column; binary words and counts stay below
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -67,6 +68,32 @@ def normalize_rows(x: Tensor) -> Tensor:
         return x
     total = x.sum(dim=1, keepdim=True)
     return x / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def announce_sizes(x: Tensor, names: list[str] | None = None) -> None:
+    """Issue a DataNotice if one column is far larger than most: a network then hardly learns from the others."""
+    largest = x.abs().amax(dim=0)
+    used = largest[largest > 0]
+    if len(used) and float(largest.max()) > UNEVEN * float(used.median()):
+        column = int(largest.argmax())
+        what = f"column {excerpt(names[column])}" if names else f"column {column} of the features"
+        warnings.warn(
+            f"{what} reaches {float(largest[column]):.4g}, half of all columns at most {float(used.median()):.4g}: a "
+            "network hardly learns from the small ones; bring each column to mean 0 and standard deviation 1",
+            DataNotice,
+            stacklevel=3,
+        )
+
+
+def announce_scaling(before: Tensor, after: Tensor) -> None:
+    """Issue a DataNotice if rows were scaled."""
+    if before is not after and not torch.allclose(before, after, rtol=1e-3):
+        warnings.warn(
+            "no feature is negative, so each row was scaled to sum 1, as for counts of words; "
+            "load_dataset(..., normalize_features=False) leaves them as they are",
+            DataNotice,
+            stacklevel=3,
+        )
 
 
 def _check_features(given: Any) -> Tensor:

@@ -15,12 +15,9 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.closed_form import ClosedForm
-from jurygcn.derivatives.gcn_products import between_rows, both_layers, diagonal_blocks
+from jurygcn.derivatives.gcn_products import between_rows, both_layers, own_blocks
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS, DenseJacobian, HeldJacobian, Jacobian
 from jurygcn.graph.sparse import SparseMatrix
-
-# A sparse matrix with more than one in DENSE entries is made dense where its rows are needed.
-DENSE = 4
 
 
 class TwoLayerJacobian(HeldJacobian):
@@ -148,7 +145,7 @@ class TwoLayerJacobian(HeldJacobian):
         """J_i diag(scale) J_i^T for every node, from the lengths of the rows of T."""
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         lengths = torch.bmm(self.T.square(), scale1.T.unsqueeze(2)).squeeze(2)  # (h, n)
-        return diagonal_blocks(lengths, self.AE, self.W2, scale2)
+        return own_blocks(lengths, self.AE, self.W2, scale2)
 
     def cast(self, dtype: torch.dtype) -> TwoLayerJacobian:
         """The same Jacobian in another precision."""
@@ -198,10 +195,12 @@ class RowSpaceJacobian(HeldJacobian):
         """J^T A."""
         k, h = block.shape[2], self.W2.shape[0]
         hidden = torch.einsum("qc,ick->qik", self.W2, block).reshape(-1, k)
-        spread = (self._blocks.T @ hidden).view(h, -1, k).transpose(0, 1)  # (R, h, k)
-        first = self.AX.T @ spread.reshape(spread.shape[0], -1)
-        second = torch.einsum("iq,ick->qck", self.AE, block)
-        return torch.cat([first.view(-1, k), second.flatten(0, 1)])
+        spread = (self._blocks.T @ hidden).view(h, -1, k).permute(1, 2, 0)  # (R, k, h)
+        first = (self.AX.T @ spread.reshape(len(spread), -1)).view(-1, k, h)
+        value = block.new_empty(k, self.shape[2])  # columns in one piece, as the steps of jurors are
+        value[:, : first.shape[0] * h].view(k, -1, h).copy_(first.transpose(0, 1))
+        value[:, first.shape[0] * h :] = torch.einsum("iq,ick->kqc", self.AE, block).flatten(1)
+        return value.T
 
     def pull_each(self, cotangents: Tensor) -> Tensor:
         """J_i^T a_i for every node."""
@@ -267,7 +266,7 @@ class RowSpaceJacobian(HeldJacobian):
         scale1 = scale[: F * h].view(F, h)
         T = (self.mask @ self.AX.to_scipy()).power(2)
         lengths = [torch.from_numpy(T[q * n : (q + 1) * n] @ scale1[:, q].cpu().numpy()) for q in range(h)]
-        return diagonal_blocks(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
+        return own_blocks(torch.stack(lengths).to(self.AE), self.AE, self.W2, scale[F * h :].view(h, -1))
 
     def cast(self, dtype: torch.dtype) -> RowSpaceJacobian:
         """The same Jacobian in another precision."""
@@ -296,46 +295,6 @@ def _products(left: Tensor | SparseMatrix, right: Tensor | SparseMatrix) -> np.n
         return found
     dense = right.to_dense() if isinstance(right, SparseMatrix) else right
     return (left @ dense.T).cpu().numpy()
-
-
-def own_grams(form: ClosedForm, scale: Tensor) -> Tensor:
-    r"""J_i diag(scale) J_i^T for every node of a two-layer GCN, (n, C, C).
-
-    The scale must be the same for all features of a hidden unit. Nodes of equal degree are taken together, and T is
-    formed only for nodes with more neighbours than hidden units. For the others
-
-    .. math:: |T_{qi}|^2 = \sum_{vw} \hat A_{iv} \sigma'_{vq} (\hat A X)_v^T (\hat A X)_w \sigma'_{wq} \hat A_{iw}
-    """
-    AX, AE, W2 = form.AE[1], form.AE[-1], form.W[-1]
-    scale1 = scale[: form.W[1].numel()].view(form.W[1].shape)
-    assert isinstance(AE, Tensor)
-    hop, slope = form.hop(2).to_scipy(), form.slope[1]
-    if isinstance(AX, SparseMatrix) and AX.shape[0] * AX.shape[1] <= max(
-        TEMPORARY_NUMBERS, DENSE * len(AX.csr.values())
-    ):
-        AX = AX.to_dense()
-    neighbours, weights = torch.from_numpy(hop.indices).long().to(AE.device), torch.from_numpy(hop.data).to(AE)
-    degrees, starts = torch.from_numpy(np.diff(hop.indptr)).long(), torch.from_numpy(hop.indptr[:-1]).long()
-    lengths = torch.zeros(len(AE), slope.shape[1], dtype=scale.dtype, device=scale.device)
-    for degree in degrees[degrees > 0].unique().tolist():
-        alike = (degrees == degree).nonzero().squeeze(1)
-        for some in alike.split(max(1, TEMPORARY_NUMBERS // (degree * (degree + AX.shape[1])))):
-            entries = starts[some, None] + torch.arange(degree)  # (b, d)
-            near, edges = neighbours[entries], weights[entries]
-            masked = edges.unsqueeze(2) * slope[near]  # (b, d, h)
-            seen = AX[near] if isinstance(AX, Tensor) else _dense_rows(AX, near)
-            if degree > slope.shape[1]:
-                found = (masked.mT @ seen).square().sum(dim=2)
-            else:
-                found = ((seen @ seen.mT @ masked) * masked).sum(dim=1)
-            lengths[some] = found.to(lengths)
-    return diagonal_blocks((lengths * scale1[0]).T, AE.to(scale), W2.to(scale), scale[scale1.numel() :].view(W2.shape))
-
-
-def _dense_rows(matrix: SparseMatrix, rows: Tensor) -> Tensor:
-    """Some rows of a sparse matrix, (...) -> (..., columns)."""
-    found = torch.from_numpy(matrix.to_scipy()[rows.flatten().cpu().numpy()].toarray())
-    return found.view(*rows.shape, -1).to(matrix.device)
 
 
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:

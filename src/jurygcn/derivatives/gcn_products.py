@@ -44,7 +44,7 @@ def between_rows(inner: Tensor, scale2: Tensor, W2: Tensor, left: Rows, right: R
     return out.flatten(0, 1)
 
 
-def diagonal_blocks(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
+def own_blocks(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
     out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
     out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)

@@ -7,10 +7,9 @@ r"""Calibration without a validation set: a temperature that is fitted to left-o
 log-probabilities is measured on labels that did not fit it, and must exceed its standard error.
 
 A few jurors that are surely wrong decide the log loss, and jurors of models with dropout have more of them than
-retrained ones. So the temperature must also agree with what is known better: the expected accuracy
-(:mod:`jurygcn.diagnostics.accuracy`). The mean confidence of the calibrated model at nodes without a label may differ
-from it by half its standard error; otherwise the temperature is moved until it does. This needs labels that were drawn
-at random.
+retrained ones. What is known better is the expected accuracy (:mod:`jurygcn.diagnostics.accuracy`). So the temperature
+is the one at which the mean confidence of the calibrated model at nodes without a label is the expected accuracy. This
+needs labels that were drawn at random; otherwise the temperature of smallest log loss stays.
 """
 
 from __future__ import annotations
@@ -34,10 +33,6 @@ COLDEST, HOTTEST = 0.02, 50.0  # bounds of the temperature
 FOLDS = 5  # for the decision about the bias
 PRIOR = 1.0  # the penalty of the bias, for its logits
 
-# The mean confidence and the expected accuracy may differ by so many standard errors of the latter. Chosen on digits,
-# synthetic graphs and webkb_texas; 0 is about as good.
-AGREEMENT = 0.5
-
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -49,7 +44,8 @@ class Calibration:
         log_loss: mean negative log-probability of left-out labels, before and after.
         gain, error: what the bias improves on labels that did not fit it, in nats per label, and its standard error.
         n: the number of left-out labels.
-        moved: whether the temperature was moved to agree with the expected accuracy.
+        agrees: whether the temperature makes the mean confidence the expected accuracy; otherwise it is the one of
+            smallest log loss.
     """
 
     temperature: float
@@ -58,7 +54,7 @@ class Calibration:
     gain: float
     error: float
     n: int
-    moved: bool = False
+    agrees: bool = False
 
     @property
     def words(self) -> str:
@@ -69,11 +65,8 @@ class Calibration:
             f"The model is {which}: its logits are divided by {self.temperature:.2f}, which changes the log loss of "
             f"{self.n:,} left-out labels from {before:.3f} to {after:.3f}."
         )
-        if self.moved:
-            said += (
-                " The temperature is not the one of smallest log loss, but the nearest at which the model's mean "
-                "confidence agrees with its expected accuracy."
-            )
+        if self.agrees:
+            said += " With this temperature the model's mean confidence is its expected accuracy."
         used = "" if not bool(self.bias.any()) else " Classes also get a bias, because it helps by more than its error."
         return said + used
 
@@ -127,7 +120,7 @@ def calibrated_model(jury: Jury) -> CalibratedModel:
     found, wanted, outputs = jury.left_out(), None, None
     if jury.chosen == "random":  # else the expected accuracy is not that of nodes without a label
         expected, outputs = jury.expected_accuracy(), logits_of_others(jury)
-        wanted = expected.accuracy, expected.error
+        wanted = expected.accuracy
     calibration = calibration_of(found, outputs, wanted)
     return CalibratedModel(
         *(jury.source_model, calibration.temperature, calibration.bias),
@@ -136,15 +129,13 @@ def calibrated_model(jury: Jury) -> CalibratedModel:
     )
 
 
-def calibration_of(
-    found: LeftOut, outputs: Tensor | None = None, wanted: tuple[float, float] | None = None
-) -> Calibration:
+def calibration_of(found: LeftOut, outputs: Tensor | None = None, wanted: float | None = None) -> Calibration:
     """Fit the temperature, and the bias if it pays.
 
     Args:
         found: predictions of left-out labels.
         outputs: logits at nodes without a label, (m, C); None if there are none.
-        wanted: the expected accuracy there, and its standard error.
+        wanted: the expected accuracy there.
     """
     z, y = found.probabilities.clamp_min(FLOOR).log(), found.labels
     zero = torch.zeros(z.shape[1], dtype=z.dtype)
@@ -153,28 +144,21 @@ def calibration_of(
     bias = zero
     if gain > error:
         beta, bias = fit_scale(z, y, with_bias=True)
-    agreeing = beta
+    agrees = outputs is not None and wanted is not None
     if outputs is not None and wanted is not None:
-        agreeing = agreeing_scale(beta, bias, outputs, *wanted)
-    losses = tuple(float(functional.cross_entropy(logits, y)) for logits in (z, agreeing * z + bias))
-    return Calibration(1.0 / agreeing, bias, (losses[0], losses[1]), gain, error, len(y), agreeing != beta)
+        # n labels cannot show that a share below 1 / (n + 2) is wrong; this also bounds the confidence.
+        beta = agreeing_scale(bias, outputs, min(wanted, 1.0 - 1.0 / (len(y) + 2)))
+    losses = tuple(float(functional.cross_entropy(logits, y)) for logits in (z, beta * z + bias))
+    return Calibration(1.0 / beta, bias, (losses[0], losses[1]), gain, error, len(y), agrees)
 
 
-def agreeing_scale(beta: float, bias: Tensor, outputs: Tensor, accuracy: float, error: float) -> float:
-    """The scale next to ``beta`` at which the mean confidence agrees with the expected accuracy."""
-
-    def confidence(scale: float) -> float:
-        return float(torch.softmax(scale * outputs + bias, dim=1).max(dim=1).values.mean())
-
-    allowed = AGREEMENT * error
-    now = confidence(beta)
-    wanted = min(max(now, accuracy - allowed), accuracy + allowed)
-    if wanted == now:
-        return beta
+def agreeing_scale(bias: Tensor, outputs: Tensor, accuracy: float) -> float:
+    """The scale at which the mean confidence is the accuracy, within the bounds of the temperature."""
     low, high = 1 / HOTTEST, 1 / COLDEST
     for _ in range(60):  # confidence grows with the scale
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if confidence(middle) > wanted else (middle, high)
+        sure = torch.softmax(middle * outputs + bias, dim=1).max(dim=1).values.mean()
+        low, high = (low, middle) if float(sure) > accuracy else (middle, high)
     return float((low * high) ** 0.5)
 
 

@@ -113,5 +113,12 @@ def correlate(a: Tensor, b: Tensor) -> float:
 def _advice_on_fidelity(found: Fidelity, leave_out: str) -> str:
     if found.trusted:
         return f"{found.agreement.words} They can be trusted."
-    remedy = "use leave_out='newton'" if leave_out == "influence" else "train longer, or use leave_out='retrain'"
-    return f"{found.agreement.words} No coverage can be claimed: {remedy}."
+    remedy = (
+        "use leave_out='newton'"
+        if leave_out == "influence"
+        else ("use LeaveOut(corrected_by=8), leave_out='retrain', or train longer")
+    )
+    return (
+        f"{found.agreement.words} No coverage can be claimed, because that needs a correlation of {FAITHFUL:g} and "
+        f"errors that agree within {SIMILAR:.0%}: {remedy}."
+    )

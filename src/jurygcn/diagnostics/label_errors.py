@@ -64,11 +64,20 @@ class LabelErrors:
         if not k:
             return said + "None is suspicious enough to be flagged."
         if k == 1:
-            return said + "1 is flagged: check it before you change it."
+            return said + "1 is flagged: check it before you change it." + self._whole_classes()
         return said + (
             f"{k:,} are flagged: check them first. The estimate that {self.false_discoveries:.0%} of these are right "
-            "holds if wrong labels are the only cause of surprises; nodes unlike their neighbours surprise too."
+            "assumes that only wrong labels are surprising; nodes unlike their neighbours are surprising, too."
+            + self._whole_classes()
         )
+
+    def _whole_classes(self) -> str:
+        """A warning of classes whose labels are all flagged: a class with few labels looks like errors."""
+        flagged = self.table.groupby("label", sort=False)["flagged"]
+        whole = [f"{n} of {c}" for c, n in flagged.count()[flagged.all()].items()]
+        if not whole:
+            return ""
+        return f" All labels of a class are flagged ({', '.join(whole)}): a class with few labels can look like errors."
 
 
 def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
@@ -108,7 +117,10 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
     nodes = getattr(jury.data, "node_names", None)
     table["why"] = [_why(row, nodes) for row in table.to_dict("records")]
     return LabelErrors(
-        table, noise.rate, float(1.0 - wrong[order[:count]].mean()) if count else 0.0, "jury" if stacked else "model"
+        table,
+        noise.rate,
+        max(0.0, float(1.0 - wrong[order[:count]].mean())) if count else 0.0,
+        "jury" if stacked else "model",
     )
 
 

@@ -53,7 +53,8 @@ def left_out_of(jury: Jury, of: str) -> LeftOut:
     engine, positions = jury.engine, jury.positions
     if engine.loss.name != "cross_entropy":
         raise SettingError(
-            "expected a classification for predictions of left-out labels, got a regression; use jury.verdict()"
+            "expected a classification for predictions of left-out labels, got a regression; "
+            "its leave-one-out errors are jury.verdict().loo_errors"
         )
     nodes, labels = engine.train_nodes[positions].cpu(), engine.targets[positions].cpu()
     if of == "jury":

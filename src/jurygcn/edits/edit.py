@@ -122,7 +122,10 @@ def edit_of(
     """Check an edit of the engine's graph; see ``Jury.what_if`` for the arguments."""
     data = engine.data
     if layout_of(data) is not None:
-        raise SettingError("expected a graph without types of nodes for an edit, got a HeteroData; edit it and retrain")
+        raise SettingError(
+            "expected a graph without types of nodes for an edit or its influence, got a HeteroData; "
+            "edit it and retrain"
+        )
     both = is_undirected(data) if undirected is None else undirected
     none = torch.zeros(0, dtype=torch.long)
     gone = none if _nothing(remove_nodes) else check_nodes(remove_nodes, data, what="remove_nodes")  # type: ignore[arg-type]

@@ -74,8 +74,9 @@ class EditHealth:
     @property
     def words(self) -> str:
         """The result as a sentence."""
+        nodes = "training node" if self.affected == 1 else "training nodes"
         said = (
-            f"The edit changes the losses of {self.affected} training nodes and moves the parameters by "
+            f"The edit changes the losses of {self.affected} {nodes} and moves the parameters by "
             f"{self.step:.2%} of their length; another step would move them by {self.remaining:.0%} of the way."
         )
         if self.drifted:

@@ -24,6 +24,7 @@ from jurygcn.engine.protocol import Predictor, SecondDerivative, Toward
 from jurygcn.engine.ways import Way, timed_twice
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
+from jurygcn.graph.propagation import graph_cache, is_everything
 from jurygcn.models.gcn import GCN
 from jurygcn.models.receptive_field import ReceptiveField, Tangents
 
@@ -120,6 +121,10 @@ class GCNEngine(GenericEngine):
         theta = self.theta.to(self.source_dtype).expand(FEW, -1)
         return timed_twice(lambda: predictor.outputs(theta)) / FEW
 
+    def kernel_passes(self, rows: int) -> float:
+        """With two layers all directions of a node take one pass, and own kernels few; with others as any model."""
+        return float(self.num_train) if len(self._weights) == 2 else super().kernel_passes(rows)
+
     def working_bytes(self) -> float:
         """The factors of the Jacobian."""
         if self._gcn.dropout > 0.0 and self.masks != 0:
@@ -140,7 +145,9 @@ class GCNEngine(GenericEngine):
         first = scale[: self._weights[0].numel()].view(self._weights[0].shape)
         if len(self._weights) != 2 or not bool((first == first[0]).all()):
             return super().own_grams(nodes, scale)
-        return own_grams(self.at(nodes).theorem_1(), scale)
+        everything = is_everything(nodes, int(self.data.num_nodes))
+        kept = graph_cache(self.data).whole if everything else None
+        return own_grams(self.at(nodes).theorem_1(), scale, kept)
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss by Proposition 2, (P,)."""
@@ -198,7 +205,7 @@ class TowardUnits:
         self.shape, self.numbers = (n, C, K), n * min(h, C * K)
         first, last = scale[: F * h].view(F, h), scale[F * h :].view(h, C)
         mixing = jacobian.W2.unsqueeze(2) * (jacobian.W2 @ root).unsqueeze(2)  # (n, h, C, K)
-        corner = torch.einsum("iq,qc,ick->qick", jacobian.AE, last, root)
+        corner = torch.einsum("iq,qc,ick->qcik", jacobian.AE, last, root)
         given = (jacobian.T.permute(1, 2, 0) * first, mixing.flatten(2), corner.flatten(1))
         self.directions, self.mixing, self.corner = (part.to(engine.source_dtype) for part in given)
 
@@ -222,8 +229,9 @@ class AlongUnits:
         """Those of some of the nodes, (r, C, nK)."""
         units, (n, C, K), mixing = self.units[:, rows], self.toward.shape, self.toward.mixing
         first = units if units.shape[2] == mixing.shape[2] else torch.bmm(units, mixing)  # (n, r, C K)
-        last = (self.carried[rows] @ self.toward.corner).view(-1, n, C, K)
-        return (last + first.view(n, -1, C, K).transpose(0, 1)).transpose(1, 2).flatten(2)
+        out = (self.carried[rows] @ self.toward.corner).view(-1, C, n, K)
+        out += first.view(n, -1, C, K).permute(1, 2, 0, 3)
+        return out.flatten(2)
 
 
 class GCNHessian:

@@ -23,7 +23,7 @@ from jurygcn.engine.refusals import check_devices, check_layers
 from jurygcn.engine.sparse_sums import SAME, SparseGraphs
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
-from jurygcn.engine.ways import Way, derivatives_of, own_grams_of, toward_of, way_of, working_bytes
+from jurygcn.engine.ways import Way, derivatives_of, kernel_passes_of, own_grams_of, toward_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.edited import Changes, edited_graph
 from jurygcn.graph.fused import SparseProducts
@@ -322,7 +322,7 @@ class GenericEngine:
         except NotSeparable:
             return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
 
-    own_grams, toward = own_grams_of, toward_of
+    own_grams, toward, kernel_passes = own_grams_of, toward_of, kernel_passes_of
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss, (P,)."""

@@ -150,6 +150,9 @@ class Engine(Protocol):
     def way(self) -> Way:
         """How ``expected`` will work and what that takes, without doing it."""
 
+    def kernel_passes(self, rows: int) -> float:
+        """Forward passes that ``toward``, for so many directions, and ``own_grams`` of all nodes take as long as."""
+
     def working_bytes(self) -> float:
         """The memory of derivatives that are held at a time, estimated."""
 

@@ -62,6 +62,9 @@ def read_rows(path: Path, *, largest: int | None = LARGEST_TEXT) -> Iterator[tup
 def check_header(header: Sequence[str], file: str) -> list[str]:
     """The names of the columns; raise DataError unless they are unique and non-empty."""
     names = [cell.strip() for cell in header]
+    for separator, word in ((";", "semicolons"), ("\t", "tabs")):
+        if len(names) == 1 and separator in names[0]:
+            raise DataError(f"{file}: expected cells separated by commas, got {word}; save it as CSV with commas")
     repeated = [name for name, count in Counter(names).items() if count > 1 and name]
     if repeated or "" in names:
         got = f"{excerpt(repeated)} more than once" if repeated else "a column without name"

@@ -14,6 +14,7 @@ They cost one forward derivative for each row of U, whatever the number of nodes
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ class AddedLabels:
             self._through = torch.stack(change, dim=2) @ self._root  # (n, C, K)
             return None
         slopes = log_average_slopes(engine, engine.train_nodes[at], diffusion)  # (n, C, P)
-        block = many.prepared.solve(slopes.flatten(0, 1).T.contiguous()).value
+        block = many.prepared.precondition(slopes.flatten(0, 1).T.contiguous())
         mine = at[:, None] * K + torch.arange(K)
         through = many.prepared.factor.matmul(block).view(-1, len(at), C)  # U H^-1 B^T, (nK, n, C)
         mine = through[mine, torch.arange(len(at))[:, None]]  # (n, K, C)
@@ -216,15 +217,19 @@ def log_average_slopes(engine: Engine, nodes: Tensor, diffusion: int) -> Tensor:
     for _ in range(diffusion - 1):
         rows = rows @ average
     reach = np.unique(rows.indices)
-    weights = torch.from_numpy(rows[:, reach].toarray()).to(engine.dtype)  # (n, r)
+    rows = rows[:, reach].astype(np.float64)
     (n, C), near = (len(nodes), engine.num_outputs), engine.at(torch.from_numpy(reach).long())
     with torch.no_grad():
         p = engine.loss.predict(near.train_outputs)
-    mean = (weights @ p).clamp_min(FLOOR**2)
+    mean = (torch.from_numpy(rows.toarray()).to(p) @ p).clamp_min(FLOOR**2)
     S = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
-    out = torch.zeros(engine.num_parameters, n * C, dtype=engine.dtype)
-    size = max(1, TEMPORARY_NUMBERS // max(n * C * C, engine.num_parameters))
-    for some in torch.arange(len(reach)).split(size):
-        block = torch.einsum("iv,vdc,ic->vdic", weights[:, some], S[some], 1.0 / mean).reshape(len(some), C, n * C)
-        out += engine.at(near.train_nodes[some]).jacobian().pull(block)
-    return out.detach().T.reshape(n, C, -1)
+    out = torch.zeros(n, C, engine.num_parameters, dtype=engine.dtype)
+    for some in torch.arange(len(reach)).split(max(1, TEMPORARY_NUMBERS // engine.num_parameters)):
+        jacobian, part = engine.at(near.train_nodes[some]).jacobian(), rows[:, some.numpy()].tocsr()
+        for i, (start, stop) in enumerate(itertools.pairwise(part.indptr.tolist())):
+            if stop > start:  # a label has few neighbours
+                mine = torch.from_numpy(part.indices[start:stop]).long()
+                weights = torch.from_numpy(part.data[start:stop]).to(p)
+                block = weights[:, None, None] * S[some[mine]] / mean[i]
+                out[i] += jacobian.subset(mine).pull(block).T
+    return out.detach()

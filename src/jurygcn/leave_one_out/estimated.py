@@ -82,16 +82,16 @@ class LeaveOneOut:
         Implements: Eq. (3), Eq. (4) with errata E1 and E3.
         """
         scale = -1.0 if as_printed else 1.0 / self.engine.num_train
-        solution = self._solve(self._whitened(), self.positions, dtype=self.engine.source_dtype)
-        return self._jurors("influence", scale, solution)
+        solution = self._solve(self._whitened(), self.positions, dtype=self.engine.source_dtype, scale=scale)
+        return self._jurors("influence", solution)
 
     def newton_jurors(self) -> Jurors:
         """One Newton step of the leave-one-out problem, with the curvature without node i."""
         retention, least = self.retention()  # I - M_ii
         whitened = self._whitened()
         whitened[self.positions] = self.downdated(retention, least)
-        solution = self._solve(whitened, self.positions, dtype=self.engine.source_dtype)
-        return self._jurors("newton", 1.0 / self.engine.num_train, solution, 1.0 - least)
+        scale, dtype = 1.0 / self.engine.num_train, self.engine.source_dtype
+        return self._jurors("newton", self._solve(whitened, self.positions, dtype=dtype, scale=scale), 1.0 - least)
 
     def compressed_jurors(self, how: str, *, rank: int) -> CompressedJurors:
         r"""Newton or influence jurors, projected on the ``rank`` directions that contain most of their steps.
@@ -140,13 +140,15 @@ class LeaveOneOut:
                 f"{self.operator.name!r}; choose 'ggn', or leave_out='influence' with votes='exact'"
             )
 
-    def _solve(self, whitened: Tensor, positions: Tensor, *, dtype: torch.dtype) -> Solution:
-        r""":math:`H^{-1} J_i^T L_i w_i` for some training nodes, (n, K) -> value (P, positions) in ``dtype``."""
+    def _solve(self, whitened: Tensor, positions: Tensor, *, dtype: torch.dtype, scale: float = 1.0) -> Solution:
+        r""":math:`H^{-1} J_i^T L_i w_i` for some training nodes, scaled, (n, K) -> value (P, positions) in
+        ``dtype``."""
         if self.operator.name == "ggn":  # J_i^T L_i = sqrt(n) U_i^T
-            return self.prepared.solve_terms(self.engine.num_train**0.5 * whitened, positions, dtype=dtype)
-        return self.prepared.solve(self.engine.node_gradients()[positions].T.contiguous())
+            weights = scale * self.engine.num_train**0.5 * whitened
+            return self.prepared.solve_terms(weights, positions, dtype=dtype)
+        return self.prepared.solve((scale * self.engine.node_gradients()[positions]).T.contiguous())
 
-    def _jurors(self, how: str, scale: float, solution: Solution, leverage: Tensor | None = None) -> Jurors:
+    def _jurors(self, how: str, solution: Solution, leverage: Tensor | None = None) -> Jurors:
         if not solution.converged:
             warnings.warn(
                 f"{solution.solver} stopped at a relative residual of {solution.residual:.1e}, which limits the "
@@ -154,7 +156,7 @@ class LeaveOneOut:
                 JuryWarning,
                 stacklevel=4,
             )
-        steps = (scale * solution.value).T.contiguous()  # each juror in one piece: votes then read them faster
+        steps = solution.value.T.contiguous()  # each juror in one piece: votes then read them faster
         if not all_finite(steps):
             raise SolverError(
                 f"expected the jurors' steps in the range of {steps.dtype}, got larger ones; pass the weight decay the "

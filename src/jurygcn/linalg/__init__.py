@@ -14,6 +14,7 @@ from .operator import (
     LowRank,
     LowRankOperator,
     Operator,
+    WithDiagonal,
 )
 from .shift import shift
 from .small import multiply_small, solve_small
@@ -42,6 +43,7 @@ __all__ = [
     "Prepared",
     "Solution",
     "Solver",
+    "WithDiagonal",
     "check_solver",
     "choose",
     "dominant_subspace",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import SolverError
 from .operator import LowRankOperator, Operator
+from .small import inverse_of_triangle
 from .solution import Prepared, Solution, largest_norm, require, require_finite, solve_and_refine
 from .undecayed import UndecayedPart
 
@@ -129,26 +130,39 @@ class PreparedDual(Prepared):
         return scaled - weights * factor.transpose_matmul(inner) + free * factor.transpose_matmul(lifted)
 
     @cached_property
-    def capacitance_inverse(self) -> Tensor:
-        """(I + K)⁻¹ = I − M, or R in its place, (k, k)."""
-        inverse = torch.cholesky_inverse(self.cholesky)
-        return inverse if self.undecayed is None else self.undecayed.reduced(inverse)
+    def remainder_root(self) -> Tensor:
+        """L⁻ᵀ, (k, k); its square is (I + K)⁻¹ = I − M, which takes twice the time."""
+        return inverse_of_triangle(self.cholesky)
+
+    @cached_property
+    def reduced(self) -> Tensor:
+        """R, which takes the place of (I + K)⁻¹ if there are undecayed parameters, (k, k)."""
+        assert self.undecayed is not None
+        return self.undecayed.reduced(torch.cholesky_inverse(self.cholesky))
 
     def remainder(self) -> Tensor:
         """(I + K)⁻¹, or R in its place."""
-        return self.capacitance_inverse
+        return torch.cholesky_inverse(self.cholesky) if self.undecayed is None else self.reduced
 
     def retention(self, terms: Tensor | None = None) -> Tensor:
         """The diagonal blocks of (I + K)⁻¹, accurate even where M is close to I. Shapes: (n, K, K) or (s, K, K)."""
         K = self.factor.block
         n = self.factor.rows // K
-        blocks = self.capacitance_inverse.view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        if self.undecayed is None:
+            rows = self.remainder_root.view(n, K, n * K)
+            rows = rows if terms is None or len(terms) == n else rows[terms]
+            return torch.bmm(rows, rows.mT)
+        blocks = self.reduced.view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
         return blocks.contiguous() if terms is None else blocks[terms]
 
     def solve_terms(self, weights: Tensor, terms: Tensor, *, dtype: torch.dtype) -> Solution:
         """A⁻¹ U_iᵀ w_i = d⁻¹ Uᵀ (I + K)⁻¹_{:,i} w_i, computed in the dual space until the last product with Uᵀ."""
         n, K = weights.shape
-        columns = _blockwise(self.capacitance_inverse, weights)  # (k, n)
+        if self.undecayed is None:
+            lifted = torch.bmm(weights.unsqueeze(1), self.remainder_root.view(n, K, n * K)).squeeze(1)
+            columns = self.remainder_root @ lifted.T  # (k, n)
+        else:
+            columns = _blockwise(self.reduced, weights)
         wanted = torch.zeros(n, K, n, dtype=weights.dtype, device=weights.device)
         wanted.diagonal(dim1=0, dim2=2).copy_(weights.T)
         half = self.cholesky.T @ columns
@@ -173,7 +187,11 @@ class PreparedDual(Prepared):
         Shapes: (k, s), (k, s) -> (P, s).
         """
         weights, L = self.inverse_diagonal[:, None], self.cholesky
-        value: Tensor = self.factor.cast(dtype).transpose_matmul(columns.to(dtype)) * weights.to(dtype)
+        factor = self.factor.cast(dtype)
+        if bool((weights == weights[0]).all()):  # few columns are scaled instead of many rows
+            value: Tensor = factor.transpose_matmul((weights[0] * columns).to(dtype))
+        else:
+            value = factor.transpose_matmul(columns.to(dtype)) * weights.to(dtype)
         if dtype != columns.dtype:
             lengths = columns.square().sum(dim=0)
             kept = (half.square().sum(dim=0) - lengths).clamp_min(0.0)

@@ -190,27 +190,33 @@ class DenseFactor:
         return self.matrix.mT @ block
 
 
-@dataclass(frozen=True, eq=False)
-class LowRank:
-    """A = diag(d) + Uᵀ U from its two parts. Shapes: diagonal (P,), factor k × P."""
+class WithDiagonal:
+    """Size, number type and device of an operator with a diagonal, which are those of the diagonal."""
 
     diagonal: Tensor
-    factor: Factor
 
     @property
     def size(self) -> int:
         """P."""
-        return self.diagonal.shape[0]
+        return len(self.diagonal)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number type."""
+        """The number type of the operator and of its blocks."""
         return self.diagonal.dtype
 
     @property
     def device(self) -> torch.device:
-        """The device of both parts."""
+        """The device of the operator and of its blocks."""
         return self.diagonal.device
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(WithDiagonal):
+    """A = diag(d) + Uᵀ U from its two parts. Shapes: diagonal (P,), factor k × P."""
+
+    diagonal: Tensor
+    factor: Factor
 
     @property
     def definite(self) -> bool | None:

@@ -1,7 +1,9 @@
-"""Many small systems at once, with the systems along the last axis: a few operations on long rows of memory."""
+"""Many small systems at once, with the systems along the last axis; and the inverse of a triangle."""
 
 from __future__ import annotations
 
+import torch
+from scipy.linalg.lapack import get_lapack_funcs
 from torch import Tensor
 
 
@@ -27,3 +29,16 @@ def multiply_small(left: Tensor, right: Tensor) -> Tensor:
     for column in range(1, left.shape[1]):
         out.addcmul_(left[:, column].unsqueeze(1), right[column].unsqueeze(0))
     return out
+
+
+def inverse_of_triangle(lower: Tensor) -> Tensor:
+    """L⁻ᵀ of a lower triangular L with a positive diagonal, (k, k) -> (k, k).
+
+    Torch would solve L X = I, which takes three times as many operations.
+    """
+    if not len(lower):  # LAPACK refuses it
+        return lower.T
+    array = lower.cpu().numpy()
+    (invert,) = get_lapack_funcs(("trtri",), (array,))
+    inverse, _ = invert(array, lower=1)  # with its columns in one piece, as torch's factors have theirs
+    return torch.from_numpy(inverse).T.to(lower.device)

@@ -64,6 +64,7 @@ def report_on(
     rows, detailed = order[:MAX_ROWS], order[: max(0, details)]
     name = getattr(jury.data, "name", None) or (f"{jury.node_type} nodes" if jury.node_type else None)
     edges, left_out = _edges(jury, verdict.nodes[detailed]), left_out_content(jury)
+    shown = _details(jury, verdict, detailed)
     content = {
         "title": title or (f"Verdict on {name}" if name else "Verdict"),
         "kind": "classes" if found.classify else "target",
@@ -72,12 +73,14 @@ def report_on(
         "caution": caution(verdict.claim(found.alpha), health, fidelity, verdict.advice),
         "headline": [*expected_tile(left_out), *headline(found)],
         "left_out": left_out,
-        "notes": _notes(jury, found, len(rows), len(detailed), complete=edges["complete"]),
+        "notes": _notes(
+            jury, found, len(rows), len(detailed), complete=edges["complete"], linked=shown["links"] is not None
+        ),
         "columns": _columns(found),
         "rows": _rows(jury, found, rows),
         "edges": edges,
         "training": _training(jury),
-        "details": _details(jury, verdict, detailed),
+        "details": shown,
         "charts": charts(found),
         "checkup": checkup_words(health, fidelity),
         "version": version("jurygcn"),
@@ -230,7 +233,7 @@ def _details(jury: Jury, verdict: Verdict, detailed: Tensor) -> dict[str, Any]:
     return columns
 
 
-def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, complete: bool) -> list[str]:
+def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, complete: bool, linked: bool) -> list[str]:
     """Sentences about the verdict and about the limits of the page."""
     count, verdict = jury.jurors.count, found.verdict
     how = {"newton": "estimated by a Newton step", "influence": "estimated by influence", "retrain": "retrained"}
@@ -248,8 +251,12 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
         often = {1: "once", 2: "twice"}.get(verdict.diffusion, f"{verdict.diffusion} times")
         said.append(f"Votes were averaged over neighbourhoods {often}.")
     if found.classify:
-        lacking = len(verdict) - int(verdict.label_sets(found.alpha).gather(1, verdict.predicted_class[:, None]).sum())
-        if lacking:
+        sets = verdict.label_sets(found.alpha)
+        lacking = len(verdict) - int(sets.gather(1, verdict.predicted_class[:, None]).sum())
+        empty = int((sets.sum(dim=1) == 0).sum())
+        if empty:
+            said.append(f"{empty:,} sets are empty: no label fits.")
+        if lacking > empty:
             why = (
                 "the stacked jury prefers another class"
                 if verdict.advice is not None
@@ -257,12 +264,14 @@ def _notes(jury: Jury, found: MeasuredVerdict, rows: int, detailed: int, *, comp
                 if verdict.diffusion
                 else "left-out labels nearly all have a higher probability"
             )
-            said.append(f"{lacking:,} sets lack the model's own prediction (marked !), because {why}.")
+            which = f"{lacking - empty:,} other sets" if empty else f"{lacking:,} sets"
+            said.append(f"{which} lack the model's own prediction (marked !), because {why}.")
     if rows < len(verdict):
         said.append(f"The table shows the {rows:,} most uncertain nodes; headline numbers and charts cover all nodes.")
     if detailed < len(verdict):
         said.append(f"The labels with most influence are shown for the {detailed:,} most uncertain nodes.")
-        said.append(f"What happens without an edge is computed for the first {min(detailed, LINKED):,} of them.")
+        if linked:
+            said.append(f"What happens without an edge is computed for the first {min(detailed, LINKED):,} of them.")
     if not complete:
         said.append(
             f"The graph has many edges, so up to {MAX_NEIGHBOURS} neighbours are shown, and only for those nodes."

@@ -102,7 +102,7 @@ def _interval_tiles(found: MeasuredVerdict) -> list[tuple[str, str, str]]:
     usual = f"{float(finite.median()):.3g}" if len(finite) else "infinite"
     tiles = [("Interval width", usual, "median over all nodes")]
     if len(found.tested):
-        held = f"of {len(found.tested):,} test nodes have their target inside"
+        held = f"of {len(found.tested):,} test nodes have their target inside; {found.verdict.claim().brief}"
         error = found.verdict.outputs[found.tested, 0] - found.truth[found.tested]
         tiles = [
             ("Coverage", percent(float(found.covered.double().mean())), held),

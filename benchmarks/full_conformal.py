@@ -160,6 +160,13 @@ def explored(seed: int, share: float) -> dict[str, Any]:
 # --- cost ---------------------------------------------------------------------------------------------
 
 
+COSTLY: dict[str, dict[str, Any]] = {
+    "stacked": {},
+    "model alone": {"advice": None, "diffusion": 0},
+    "model alone, averaged votes": {"advice": None, "diffusion": 1},
+}
+
+
 def cost(name: str) -> dict[str, Any]:
     data = graph(name)
     labels = random_labels(paper_split(data, seed=0).pool, 60, seed=0)
@@ -168,7 +175,7 @@ def cost(name: str) -> dict[str, Any]:
     before = time.process_time()
     jury = Jury(model, data, labels, weight_decay=PLAIN.weight_decay, run=Run(memory="1GB")).fit()
     found["fit"] = time.process_time() - before
-    for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+    for kind, settings in COSTLY.items():
         first = jury.cost(full=True, **settings).full_seconds
         jury.verdict(**settings)
         found[kind] = {

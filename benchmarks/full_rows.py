@@ -114,5 +114,6 @@ def cost_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             **{"peak_megabytes": r["peak_megabytes"], **r[kind]},
         }
         for r in rows
-        for kind in ("stacked", "model alone")
+        for kind in r
+        if isinstance(r[kind], dict) and "full" in r[kind]
     ]

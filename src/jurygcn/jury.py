@@ -166,10 +166,9 @@ class Jury:
 
     def _announce(self, *, full: bool = False, **settings: Any) -> None:
         """Say once what will be done and what it costs, if that is much; once more before labels are added."""
-        if self.run.progress and full not in self._announced:
-            expected = self.cost(full=full, **settings)
-            if expected.seconds > LONG:
-                announce(expected.words)
+        fresh = self.run.progress and full not in self._announced
+        if fresh and (expected := self.cost(full=full, **settings)).seconds > LONG:
+            announce(expected.words)
         self._announced |= {full}
 
     @plain_torch()

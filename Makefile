@@ -18,7 +18,7 @@ demo: $(READY)   ## quantify Cora, print the table, write the page jury-report/d
 	$(BIN)/jurygcn demo --report jury-report/demo.html
 
 test: $(READY)   ## all tests, real graphs included; fails if they run less than 92 % of lines and branches
-	$(BIN)/python -m pytest -q -n auto --cov --cov-report= -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --cov --cov-report= -m "not slow"
 	@printf 'lines and branches run, in %%: '; $(BIN)/python -m coverage report --format=total
 
 slow: $(READY)   ## the long tests

@@ -15,7 +15,10 @@ MOST_MB = 5.0  # 60 juries of this size take almost twice as much, were they kep
 
 # Each in a process of its own: a large one has room to hide in, as learning leaves it. Juries first as they should be,
 # then with all of them kept.
-LEARNING = "print(json.dumps(endurance.measure(4, 4, 60, 6)))"
+LEARNING = """
+data = endurance.synthetic(**endurance.GRAPH)
+print(json.dumps([endurance.observe("active-learning steps", endurance.learning(data, 4, 4))]))
+"""
 JURIES = """
 data = endurance.synthetic(**endurance.GRAPH)
 calm = endurance.observe("verdicts", endurance.hearing(data, 60, 6))

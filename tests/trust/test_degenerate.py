@@ -22,7 +22,7 @@ from jurygcn.linalg import CG
 from jurygcn.settings import LeaveOut, Run, Votes
 
 NUMBERS = ("outputs", "lower", "upper", "loo_errors", "loo_variance", "label_flips", "neighbour_doubt")
-QUICK, MANY = 300, 3000
+QUICK, MANY = 150, 3000
 FAILED = DirectoryBasedExampleDatabase(".hypothesis/failed")  # a draw that failed is tried first the next time
 
 

@@ -9,7 +9,7 @@ import pytest
 from model_kinds import KINDS
 from random_juries import Case, outcome
 
-QUICK, MANY = 6 * len(KINDS), 5000
+QUICK, MANY = 3 * len(KINDS), 5000
 
 
 def outcomes(cases: Iterable[Case]) -> Counter[str]:

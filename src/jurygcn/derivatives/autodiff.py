@@ -63,15 +63,6 @@ def hessian_product(model: Differentiable, theta: Tensor, block: Tensor, terms: 
             return _backward_each(block.T @ slope, at).T
 
 
-def outputs_of_many(function: Callable[[Tensor], Tensor], thetas: Tensor) -> Tensor:
-    """A function of the parameters at b parameter vectors: (b, P) -> (..., b)."""
-    try:
-        batched: Tensor = vmap(function, out_dims=-1)(thetas)
-    except UNBATCHED:
-        batched = torch.stack([function(theta) for theta in thetas], dim=-1)
-    return batched
-
-
 def outputs_along(
     function: Callable[[Tensor], Tensor], theta: Tensor, directions: Tensor, *, chunk: int = CHUNK
 ) -> Tensor:

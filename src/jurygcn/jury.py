@@ -327,7 +327,7 @@ class Jury:
 
     @plain_torch()
     def influence_on(self, node: int, of: str = "labels", *, check: int = 0) -> pd.DataFrame:
-        """What drives a prediction: "labels", "edges", "nodes" or "features"; the largest ``check`` by retraining too."""
+        """What drives a prediction: "labels", "edges", "nodes", "features"; the largest ``check`` are retrained too."""
         self._sources.check()
         return influence_on(self, node, of, check)
 

@@ -9,7 +9,7 @@ graphs come last, with fewer strategies and a longer training for all, since the
 two real ones, and made ones where features lead, where structure leads, and where both mislead.
 "two hops" is jury-design with the one window of its first version. Tests are paired Wilcoxon tests over the splits
 that both strategies have. Of some strategies only the mean and the standard deviation over the same splits are left;
-there it is Welch's test, which does not profit from shared splits. Interrupted runs go on where they stopped; the
+there it is Welch's test, which does not use that the splits are shared. Interrupted runs go on where they stopped; the
 strategies with both learners come first.
 A row of an earlier publication stays where it has more splits of the same settings. `--timed` measures seconds again.
 """
@@ -67,6 +67,7 @@ SPLITS, QUICK_SPLITS = 20, 2
 QUICK = ("jury-design", "age", "random")
 KEPT = (*table2.KEPT, "learner_accuracy", "expected_accuracy", "left_out_accuracy")
 ALPHA, SEP = 0.05, " | "
+FEWEST = 5  # splits of Welch's test
 PLAIN, WORTH_TWICE = "training a plain PyG GCN", 1.0  # seconds
 
 
@@ -258,13 +259,16 @@ def claims(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def compared_again(row: dict[str, Any], ours: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """A published row beside a jury-design with other settings, by means and standard deviations."""
-    if row["strategy"] == OURS or ours is None:
+    if row["strategy"] == OURS:
+        return
+    if ours is None:  # not measured yet with these settings: compared by a later publication
+        yield row
         return
     both = [
         (one["mean"], one["sd"] * (one["splits"] / max(1, one["splits"] - 1)) ** 0.5, one["splits"])
         for one in (ours, row)
     ]
-    few = min(ours["splits"], row["splits"]) < 2
+    few = min(ours["splits"], row["splits"]) < FEWEST
     p = 1.0 if few else float(ttest_ind_from_stats(*both[0], *both[1], equal_var=False).pvalue)
     differing = {"ours_minus_it": ours["mean"] - row["mean"], "p": p, "paired": False}
     yield row | differing | {"stamp": stamp_of(row)}
@@ -273,7 +277,7 @@ def compared_again(row: dict[str, Any], ours: dict[str, Any] | None) -> Iterator
 def with_earlier(rows: list[dict[str, Any]], before: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
     """Each row, or that of an earlier publication with the same settings where it has more splits, in a fixed order."""
     ours = {tuple(row[k] for k in ("dataset", *keys)): row for row in rows if row["strategy"] == OURS}
-    kept = [row for row in before if row["stamp"] == stamp_of(row)]
+    kept = [row for row in before if row["stamp"] == stamp_of(row) and row.get("paired", True)]
     for row in before:
         beside = ours.get(tuple(row[k] for k in ("dataset", *keys)))
         if row not in kept and row["stamp"].split(SEP)[-1] == stamp_of(row).split(SEP)[-1]:

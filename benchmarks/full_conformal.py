@@ -21,13 +21,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from statistics import mean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from brute_force import full_scores, train_to_convergence
+from full_rows import KINDS, class_rows, cost_rows, coverage_rows, explore_rows
 from harness import RESULTS, options, save, table
 from jurygcn import GCN, Jury, LeaveOut, active
 from jurygcn.data import paper_split, random_labels, synthetic
@@ -37,7 +37,6 @@ from jurygcn.settings import Run
 from jurygcn.verdict import Verdict
 from protocol import CITATION, PLAIN, extra, graph, trial
 
-ALPHAS = (0.05, 0.1, 0.2)
 UNDERFIT = {"amazon_photo": 0.05}  # the learning rate where 0.01 does not fit in 100 epochs
 TESTED = 500
 VERSION = 3  # increased by hand when more is measured
@@ -84,13 +83,6 @@ def _off(verdict: Verdict, method: str, true: Tensor, labels: int) -> dict[str, 
 
 # --- coverage -----------------------------------------------------------------------------------------
 
-KINDS: dict[str, dict[str, Any]] = {
-    "stacked": {},
-    "model alone": {"advice": None, "diffusion": 0},
-    "panel alone": {"advice": "panel"},
-}
-RESAMPLED = 1000  # times that splits are drawn for a standard error
-
 
 def sets_of(name: str, seed: int, labels: int) -> dict[str, Any]:
     """Coverage and size of all sets of one split, at every rank."""
@@ -133,74 +125,6 @@ def _by_class(verdict: Verdict, truth: Tensor) -> dict[str, Any]:
     return found
 
 
-def rank_of(alpha: float, n: int) -> int:
-    return int(alpha * (n + 1) + 1e-9)
-
-
-def coverage_rows(name: str, rows: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    out = []
-    for kind in KINDS:
-        curve = {m: torch.tensor([row[kind][m] for row in rows]) for m in ("full", "jackknife+")}  # (splits, ranks, 2)
-        for alpha in ALPHAS:
-            rank = rank_of(alpha, n)
-            at, plus = curve["full"][:, rank], curve["jackknife+"][:, rank]
-            wanted = float(at[:, 0].mean())
-            error = float(at[:, 0].std()) / len(rows) ** 0.5
-            generator = torch.Generator().manual_seed(0)
-            again = [torch.randint(len(rows), (len(rows),), generator=generator) for _ in range(RESAMPLED)]
-            ratios = torch.tensor([size_ratio(at[some], curve["jackknife+"][some]) for some in again])
-            out.append(
-                {
-                    "dataset": name,
-                    "kind": kind,
-                    "alpha": alpha,
-                    "splits": len(rows),
-                    "coverage": wanted,
-                    "standard_error": error,
-                    "size": float(at[:, 1].mean()),
-                    "jackknife_coverage": float(plus[:, 0].mean()),
-                    "jackknife_size": float(plus[:, 1].mean()),
-                    "size_ratio": size_ratio(at, curve["jackknife+"]),
-                    "ratio_error": float(ratios.std()),
-                    "reached": wanted >= 1 - alpha - error,
-                }
-            )
-    return out
-
-
-def size_ratio(at: Tensor, curve: Tensor) -> float:
-    """Mean size of full sets over that of jackknife+ sets whose level is moved until the mean coverage is the same.
-
-    Shapes: at (splits, 2), curve (splits, ranks, 2) coverage and size.
-    """
-    means, (wanted, size) = curve.mean(dim=0), at.mean(dim=0).tolist()  # coverage falls with the rank
-    below = int((means[:, 0] > wanted).sum().clamp(1, len(means) - 1))
-    (c1, s1), (c0, s0) = means[below].tolist(), means[below - 1].tolist()
-    return float(size / (s1 + (s0 - s1) * (wanted - c1) / max(c0 - c1, 1e-12)))
-
-
-def class_rows(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    out = []
-    for how in ("jackknife+, all", "jackknife+, class", "full, all", "full, class"):
-        hits, nodes = (
-            torch.tensor([row["stacked"]["classes"][how][part] for row in rows]).sum(dim=0).double()
-            for part in ("hits", "nodes")
-        )
-        by_class = hits / nodes
-        out.append(
-            {
-                "dataset": name,
-                "sets": how,
-                "splits": len(rows),
-                "worst_class": float(by_class.min()),
-                "coverage": float(hits.sum() / nodes.sum()),
-                "size": mean(row["stacked"]["classes"][how]["size"] for row in rows),
-                "too_few": mean(row["stacked"]["classes"][how]["too_few"] for row in rows),
-            }
-        )
-    return out
-
-
 # --- after active learning ----------------------------------------------------------------------------
 
 
@@ -236,6 +160,13 @@ def explored(seed: int, share: float) -> dict[str, Any]:
 # --- cost ---------------------------------------------------------------------------------------------
 
 
+COSTLY: dict[str, dict[str, Any]] = {
+    "stacked": {},
+    "model alone": {"advice": None, "diffusion": 0},
+    "model alone, averaged votes": {"advice": None, "diffusion": 1},
+}
+
+
 def cost(name: str) -> dict[str, Any]:
     data = graph(name)
     labels = random_labels(paper_split(data, seed=0).pool, 60, seed=0)
@@ -244,7 +175,7 @@ def cost(name: str) -> dict[str, Any]:
     before = time.process_time()
     jury = Jury(model, data, labels, weight_decay=PLAIN.weight_decay, run=Run(memory="1GB")).fit()
     found["fit"] = time.process_time() - before
-    for kind, settings in (("stacked", {}), ("model alone", {"advice": None, "diffusion": 0})):
+    for kind, settings in COSTLY.items():
         first = jury.cost(full=True, **settings).full_seconds
         jury.verdict(**settings)
         found[kind] = {
@@ -384,23 +315,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("classes", found)
         ],
     )
-    shares = {share: [r for r in rows["explore"] if r["share"] == share] for share in (0.0, 0.2)}
-    found = []
-    for share, some in shares.items():
-        if some:
-            accuracies = [r["accuracy"] for r in some]
-            found.append(
-                {"share": share, "what": "accuracy", "runs": len(some), "value": mean(accuracies), "size": None}
-            )
-            for key in (k for k in some[0] if "vote" in k):
-                covered = [r[key][0] for r in some]
-                error = stdev(covered) / len(covered) ** 0.5 if len(covered) > 1 else None
-                found.append(
-                    {
-                        **{"share": share, "what": key, "runs": len(some), "value": mean(covered)},
-                        **{"size": mean(r[key][1] for r in some), "standard_error": error},
-                    }
-                )
+    found = explore_rows(rows["explore"])
     table(
         "after active learning, Cora, 100 labels",
         ("explored", "what", "runs", "value", "size", "se"),
@@ -412,15 +327,7 @@ def report(rows: dict[str, list[dict[str, Any]]], *, quick: bool) -> None:
             for r in keep("explore", found)
         ],
     )
-    found = [
-        {
-            **{"dataset": r["name"], "kind": kind, "fit": r["fit"], "ratio": r[kind]["full"] / r[kind]["jackknife+"]},
-            **{"with_fit": (r["fit"] + r[kind]["full"]) / (r["fit"] + r[kind]["jackknife+"]), "bound": 2 * r["C"]},
-            **{"peak_megabytes": r["peak_megabytes"], **r[kind]},
-        }
-        for r in rows["cost"]
-        for kind in ("stacked", "model alone")
-    ]
+    found = cost_rows(rows["cost"])
     table(
         "CPU seconds of a verdict on all nodes, 60 labels, memory 1 GB",
         ("graph", "jury", "fit", "jackknife+", "full", "first", "estimated", "ratio", "2C", "with fit", "peak MB"),

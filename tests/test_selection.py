@@ -43,7 +43,7 @@ def by_hand(recipe: Recipe, data: Data) -> Tensor:
 def test_losses_are_those_of_separate_trainings() -> None:
     """Recipes that differ in epochs share a run, and give the same numbers as training each for itself."""
     data = graph()
-    found = select(RECIPES, data, NODES, by="log_loss", leave_out="jurors")
+    found = select(RECIPES, data, NODES, by="log_loss")
     losses = {name: by_hand(recipe, data) for name, recipe in found.candidates.items()}
     for row in found.table.itertuples():
         assert row.log_loss == pytest.approx(float(losses[row.candidate].mean()), rel=1e-5)
@@ -74,7 +74,7 @@ def folds_by_hand(recipe: Recipe, data: Data, nodes: Tensor, folds: int) -> Tens
 @pytest.mark.parametrize("nodes", [NODES, NODES.flip(0)], ids=["sorted", "in another order"])
 def test_folds_are_those_of_a_loop_by_hand(nodes: Tensor) -> None:
     data = graph()
-    found = select(RECIPES, data, nodes, by="log_loss", folds=4)
+    found = select(RECIPES, data, nodes, by="log_loss", leave_out="folds", folds=4)
     labels, losses = data.y[nodes], {}
     assert (found.leave_out, found.folds) == ("folds", 4)
     for row in found.table.itertuples():
@@ -99,7 +99,7 @@ def test_folds_hide_labels() -> None:
         seen.append(len(nodes))
         return fit_gcn(given, given.train_mask.nonzero().squeeze(1), RECIPES[1], seed=0)[0]
 
-    found = select({"function": by_mask, "recipe": RECIPES[1]}, data, folds=5).table.set_index("candidate")
+    found = select({"function": by_mask, "recipe": RECIPES[1]}, data, leave_out="folds").table.set_index("candidate")
     assert seen == [30, 24, 24, 24, 24, 24]
     assert data.train_mask.equal(untouched)
     assert found.loc["function", "log_loss"] == pytest.approx(found.loc["recipe", "log_loss"], rel=1e-6)
@@ -129,7 +129,9 @@ def test_folds_of_any_model() -> None:
     def wrapped(given: Data, nodes: Tensor) -> nn.Module:
         return Wrapped(fit_gcn(given, nodes, RECIPES[1], seed=0)[0])
 
-    found = select({"wrapped": wrapped, "recipe": RECIPES[1]}, data, NODES).table.set_index("candidate")
+    found = select({"wrapped": wrapped, "recipe": RECIPES[1]}, data, NODES, leave_out="folds").table.set_index(
+        "candidate"
+    )
     for measure in selection.RANKED_BY:
         assert found.loc["wrapped", measure] == pytest.approx(found.loc["recipe", measure], rel=1e-5)
 
@@ -168,7 +170,7 @@ def test_folds_of_heterogeneous_graphs() -> None:
             z = trained_eval(trained, seen, rest)
         for place in out:
             torch.testing.assert_close(found[place], torch.softmax(z[nodes[place]], dim=0))
-    chosen = select(run, data, folds=3)
+    chosen = select(run, data, leave_out="folds", folds=3)
     assert chosen.table["log_loss"].iloc[0] == pytest.approx(
         float(-found.gather(1, data["paper"].y[nodes][:, None]).log().mean())
     )
@@ -185,17 +187,16 @@ def trained_eval(trained: Callable[..., nn.Module], data: HeteroData, nodes: Ten
 def test_folds_where_models_can_be_trained() -> None:
     data = graph()
     model, _ = fit_gcn(data, NODES, RECIPES[0], seed=0)
-    assert select(RECIPES[:1], data, NODES).leave_out == "folds"
     mixed = select({"a": model, "b": RECIPES[0]}, data, NODES)
     assert (mixed.leave_out, mixed.folds) == ("jurors", 0)
     assert "left out by jurors" in mixed.words
-    assert "left out in 5 folds" in select(RECIPES[:1], data, NODES).words
-    assert select(RECIPES[:1], data, NODES[:3]).folds == 3  # not more folds than labels
+    assert "left out in 5 folds" in select(RECIPES[:1], data, NODES, leave_out="folds").words
+    assert select(RECIPES[:1], data, NODES[:3], leave_out="folds").folds == 3  # not more folds than labels
     with pytest.raises(SettingError, match="'a', which cannot be trained again"):
         select({"a": model, "b": RECIPES[0]}, data, NODES, leave_out="folds")
     with pytest.raises(SettingError, match="at least 2 folds, got 1"):
         select(RECIPES, data, NODES, folds=1)
-    with pytest.raises(SettingError, match="leave_out to be one of auto, folds, jurors"):
+    with pytest.raises(SettingError, match="leave_out to be one of jurors, folds"):
         select(RECIPES, data, NODES, leave_out="newton")
     with pytest.raises(SettingError, match="at least 2 labels for folds, got 1"):
         select(RECIPES, data, NODES[:1], leave_out="folds")
@@ -205,9 +206,9 @@ def test_one_training_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     usual = candidates.train
     monkeypatch.setattr(candidates, "train", lambda *a, **k: (seen.append((k["epochs"], len(a[2]))), usual(*a, **k)))
-    select(RECIPES, graph(), NODES, leave_out="jurors")
+    select(RECIPES, graph(), NODES)
     assert seen == [(40, 30)] * 2
-    select(RECIPES, graph(), NODES, folds=3)
+    select(RECIPES, graph(), NODES, leave_out="folds", folds=3)
     assert seen[2:] == [(40, 30), (40, 20), (40, 20), (40, 20)] * 2
 
 
@@ -345,7 +346,7 @@ def test_resumed_selection_trains_nothing_twice(tmp_path: Path, monkeypatch: pyt
     again = select(RECIPES, data, NODES, resume=tmp_path)
     assert again.table.drop(columns="seconds").equals(first.table.drop(columns="seconds"))
     monkeypatch.setattr(candidates, "train", usual)
-    other = select(RECIPES, data, NODES, resume=tmp_path, leave_out="jurors")  # left out in another way
+    other = select(RECIPES, data, NODES, resume=tmp_path, leave_out="folds")  # left out in another way
     assert not other.table["log_loss"].equals(first.table["log_loss"])
     data.y = data.y.clone()
     data.y[NODES[0]] = (data.y[NODES[0]] + 1) % 3

@@ -24,17 +24,19 @@ def tables(document: Document) -> Tables:
 
 
 def _retraining(rows: list[Document]) -> str:
-    head = ["model", "graph", "edit", "edits", *(f"{m}: risk / predictions" for m in METHODS)]
+    head = ["model", "graph", "edit", "edits", *(f"{m}: risk / predictions" for m in (*METHODS, "trained again"))]
     body, order = [], list(MODELS)
-    for row in sorted(rows, key=lambda row: order.index((row["model"], row["epochs"]))):
-        cells = [f"{row['methods'][m]['risk']:.3f} / {row['methods'][m]['predictions']:.3f}" for m in METHODS]
-        body.append([MODELS[row["model"], row["epochs"]], row["graph"], row["kind"], str(row["edits"]), *cells])
+    for row in sorted(rows, key=lambda row: (order.index((row["model"], row["epochs"])), bool(row.get("double")))):
+        found = [row["methods"].get(m) for m in (*METHODS, "trained again")]
+        cells = ["" if m is None else f"{m['risk']:.3f} / {m['predictions']:.3f}" for m in found]
+        name = MODELS[row["model"], row["epochs"]] + (", float64" if row.get("double") else "")
+        body.append([name, row["graph"], row["kind"], str(row["edits"]), *cells])
     return markdown(head, body)
 
 
 def _paths(rows: list[Document]) -> str:
     head = ["model", "graph", "edits", "relative gradient", "newton", "ten times a tenth of the edit", "trained again"]
-    names = {"relu": "GCN", "linear": "GCN without ReLU"}
+    names = {"relu": "GCN", "linear": "GCN without ReLU", "elu": "GAT"}
     body = [
         [
             f"{names[row['activation']]}, {row['epochs']:,} epochs",

@@ -266,6 +266,7 @@ WRITERS: Mapping[str, Callable[[Document], str | Tables]] = {
     "advice": advice,
     "advice_splits": advice_splits,
     "full_conformal": full.tables,
+    "iterations": full.iterations,
     "fidelity": fidelity,
     "free_validation": validation.tables,
     "error_detection": error_detection,

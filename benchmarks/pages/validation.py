@@ -15,7 +15,7 @@ METHODS = {
     "stacked jury": "stacked jury (of itself)",
 }
 CHOICES = {
-    "folds": "**5 folds, expected accuracy**",
+    "folds": "5 folds, expected accuracy",
     "folds, log loss": "5 folds, log loss",
     "folds, calibrated": "5 folds, calibrated log loss",
     "folds, accuracy": "5 folds, accuracy",

@@ -20,7 +20,7 @@ PRESETS = ("cora", "citeseer", "pubmed")  # graphs for which the authors of some
 MOST_STEPS = 100
 
 RANKED_BY = ("expected_accuracy", "log_loss", "calibrated_log_loss", "accuracy")  # measures that rank models
-LEFT_OUT_BY = ("auto", "folds", "jurors")  # how a selection leaves labels out
+LEFT_OUT_BY = ("jurors", "folds")  # how a selection leaves labels out
 TAKEN_AWAY = ("labels", "edges", "nodes", "features")  # what influences are of
 
 SOLVERS = ("direct", "dual", "cg", "minres", "neumann")

@@ -16,6 +16,7 @@ from jurygcn.conformal.predictions import MOST_VOTES
 from jurygcn.conformal.rank import MOST
 from jurygcn.engine.ways import DIRECTIONS
 from jurygcn.errors import SettingError
+from jurygcn.leave_one_out.iterated import ARRAYS
 from jurygcn.linalg import NEVER_REFUSED, Choice, WithDiagonal, choose
 from jurygcn.linalg.subspace import ITERATIONS, OVERSAMPLING
 from jurygcn.settings import BALLOT_SHARE
@@ -28,6 +29,9 @@ LONG = 5.0
 
 # Jurors where each needs its own iterative solves.
 FEW_JURORS = 500
+
+# Products with all jurors' systems that their further Newton iterations take, with what is done beside them.
+ITERATED = 150
 
 # Iterations that cg is assumed to need, and products with the model's weights in a forward pass and its derivative.
 CG_ITERATIONS, DERIVATIVE = 60, 3.0
@@ -151,7 +155,13 @@ def fit_bytes(jury: Jury, choice: Choice | None) -> float:
     if jury.votes.how == "linearized":
         directions = 4 * 8.0 * min(_rank(jury) + OVERSAMPLING, jurors) * engine.num_parameters
         return choice.bytes + max(engine.working_bytes(), directions) + held
-    return choice.bytes + engine.working_bytes() + 2 * held
+    return choice.bytes + engine.working_bytes() + 2 * held + (jury.leave_out.iterations > 1) * _iterated_bytes(jury)
+
+
+def _iterated_bytes(jury: Jury) -> float:
+    """The systems of jurors with several Newton iterations, a copy, and what is held for some jurors at a time."""
+    size, C = float(jury.engine.num_train * jury.engine.num_outputs), jury.engine.num_outputs
+    return 16.0 * size**2 + min(jury.run.bytes / BALLOT_SHARE, 8.0 * len(jury.positions) * size * (ARRAYS + C))
 
 
 def verdict_bytes(jury: Jury, nodes: int) -> float:
@@ -249,6 +259,8 @@ def cost_of(jury: Jury, *, full: bool = False, advice: str | None = "auto", diff
     else:
         columns = solves + newton * jurors * (C - 1)
         seconds += CG_ITERATIONS * columns * 2 * DERIVATIVE * forward
+    if jury.leave_out.iterations > 1:
+        seconds += (n * C) ** 2 * (P / fast + 2 * ITERATED * jurors / exact)
     votes = f"{_rank(jury)} directions, first-order votes" if jury.votes.how == "linearized" else "exact votes"
     masks = f", {way.masks} draws of dropout" if way.masks else ""
     what = (
@@ -281,7 +293,7 @@ def _adding(jury: Jury, advice: str | None, diffusion: int | str) -> _Adding:
     """What these settings of a verdict mean, as far as it is known: weights are, after a first verdict."""
     if advice == "panel":
         return _Adding(model=False, averaged=False, regressions=WHOLE_PANEL)
-    chosen = jury.known_advice(diffusion) if advice is not None else None
+    chosen = jury._advice.get(diffusion) if advice is not None else None
     if chosen is not None:
         return _Adding(bool((chosen.left_out[0] > 0).any()), chosen.diffusion > 0, len(chosen.advisers))
     classify = jury.engine.loss.name == "cross_entropy"

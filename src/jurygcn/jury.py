@@ -174,16 +174,9 @@ class Jury:
 
     @plain_torch()
     def cost(self, *, full: bool = False, advice: str | None = "auto", diffusion: int | str = "auto") -> Cost:
-        """What ``fit`` and a verdict on all nodes, ``full`` or not, will cost, estimated without doing the work.
-
-        ``advice`` and ``diffusion`` are those of the verdict; only the cost of full sets depends on them.
-        """
+        """What ``fit`` and a verdict on all nodes with these settings will cost, estimated without doing the work."""
         with torch.enable_grad():
             return cost_of(self, full=full, advice=advice, diffusion=diffusion)
-
-    def known_advice(self, diffusion: int | str) -> Advice | None:
-        """The members of the stacked jury and their weights, if a verdict has chosen them."""
-        return self._advice.get(diffusion)
 
     @plain_torch()
     @torch.no_grad()

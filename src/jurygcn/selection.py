@@ -1,7 +1,7 @@
 """Which model: candidates ranked by what they predict for left-out labels, without a validation set.
 
-Candidates that can be trained again are trained on all labels, and once more for each fold of the labels. Trained
-models cannot be, so their jurors predict the left-out labels.
+Jurors predict left-out labels of candidates that are trained once. Candidates that can be trained again may also be
+trained once more for each fold of the labels, without these labels.
 
 The expected accuracy is that of :mod:`jurygcn.diagnostics.accuracy`, with the panel's probabilities in place of the
 stacked jury's. The panel knows no model, so its probabilities are the same for all candidates.
@@ -139,9 +139,8 @@ def select(
         by: "expected_accuracy", from left-out labels and nodes without a label, which needs labels that were drawn at
             random; "log_loss" of left-out labels; "calibrated_log_loss", after a temperature that is fitted to them,
             which compares what models know and not how confident they are; or "accuracy" of left-out labels.
-        leave_out: "folds" trains each candidate once more for every fold of the labels, without these labels; "jurors"
-            estimates the models without one label each, without training; "auto" is "folds" if all candidates can be
-            trained, else "jurors".
+        leave_out: "jurors" estimates the models without one label each, without training; "folds" trains each candidate
+            once more for every fold of the labels, without these labels, if it is a recipe or a function.
         folds: the number of folds.
         seed: of the folds, and of the training of recipes.
         resume: a folder for the results of recipes; the same call goes on from them after an interruption.
@@ -185,7 +184,7 @@ class _LeftOutBy:
         if not isinstance(folds, int) or folds < 2:
             raise SettingError(f"expected at least 2 folds, got {in_short(folds)}; give a whole number from 2 on")
         fitted = [candidate_name for candidate_name, candidate in named.items() if is_fitted(candidate)]
-        if name == "jurors" or (name == "auto" and (fitted or n < 2)):
+        if name == "jurors":
             return _LeftOutBy("jurors", 0)
         if fitted:
             raise SettingError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -194,6 +195,22 @@ def test_a_saved_jury_keeps_its_automatic_rank(many, tmp_path):
 def test_other_ranks_are_refused(rank):
     with pytest.raises(SettingError, match="expected rank as a whole number"):
         Votes("linearized", rank=rank)
+
+
+def test_several_iterations_cost_more(data):
+    once, more = (jury_of(data, labels=190, leave_out=LeaveOut(iterations=i)).cost() for i in (1, 20))
+    assert more.fit_seconds > once.fit_seconds
+    assert more.bytes > once.bytes
+
+
+def test_the_cost_of_added_labels_follows_the_settings_and_the_weights(data):
+    case = jury_of(data).fit()
+    parts = [{"advice": "panel"}, {"advice": None, "diffusion": 0}, {"advice": None}, {}]
+    seconds = [min(case.cost(full=True, **part).full_seconds for _ in range(3)) for part in parts]
+    assert seconds[1] < seconds[2]
+    assert seconds[0] < seconds[3]
+    case._advice["auto"] = replace(case.advice(), left_out=torch.zeros_like(case.advice().left_out))
+    assert case.cost(full=True).full_seconds < seconds[1]  # the model has no weight
 
 
 # --- full conformal prediction ------------------------------------------------------------------------------

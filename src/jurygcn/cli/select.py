@@ -64,8 +64,7 @@ LeaveOut = Annotated[
     typer.Option(
         "--leave-out",
         callback=given.one_of("--leave-out", LEFT_OUT_BY),
-        help="How labels are left out: folds trains every setting once more for each fold; jurors trains it once. "
-        "auto is folds.",
+        help="How labels are left out: jurors trains every setting once; folds once more for each fold.",
     ),
 ]
 Folds = Annotated[int, given.whole("--folds", "Folds of the labels.", least=2, most=MOST_FOLDS)]
@@ -91,8 +90,8 @@ def select(
 ) -> None:
     """Choose among settings of a GCN by left-out labels, without a validation set.
 
-    Every setting is trained on all labels, and once more for each fold without the labels of the fold; settings that
-    differ only in --epochs share one run. With --leave-out jurors it is trained only once. The differences to the best
+    Every setting is trained once, on all labels; settings that differ only in --epochs share one run. With
+    --leave-out folds it is trained once more for each fold, without the labels of the fold. The differences to the best
     are paired, label by label, and the table says which settings the labels cannot tell apart. With --out, writes
     selection.csv and run.json; after an interruption the same command goes on where it stopped.
     """

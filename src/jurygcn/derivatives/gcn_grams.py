@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.closed_form import ClosedForm
-from jurygcn.derivatives.gcn_jacobian import own_blocks
+from jurygcn.derivatives.gcn_products import own_blocks
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 from jurygcn.graph.sparse import SparseMatrix
 

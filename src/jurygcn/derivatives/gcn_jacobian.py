@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from jurygcn.derivatives.closed_form import ClosedForm
+from jurygcn.derivatives.gcn_products import between_rows, both_layers, own_blocks
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS, DenseJacobian, HeldJacobian, Jacobian
 from jurygcn.graph.sparse import SparseMatrix
 
@@ -29,6 +30,8 @@ class TwoLayerJacobian(HeldJacobian):
 
     Shapes: T (h, n, F), AE (n, h), W2 (h, C); P = F h + h C.
     """
+
+    crosses = True
 
     def __init__(self, T: Tensor, AE: Tensor, W2: Tensor) -> None:
         self.T, self.AE, self.W2 = T, AE, W2
@@ -65,7 +68,7 @@ class TwoLayerJacobian(HeldJacobian):
         """J diag(scale) J^T, by h products of size n x F x n."""
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), self.T.transpose(1, 2))  # (h, n, n)
-        return _assemble(inner, self.AE, self.W2, scale2)
+        return both_layers(inner, self.AE, self.W2, scale2)
 
     def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
         """L^T J diag(scale) J'^T L' with the Jacobian of the same model at other nodes or on another graph."""
@@ -74,7 +77,7 @@ class TwoLayerJacobian(HeldJacobian):
             return None
         scale1, scale2 = (part.squeeze(-1) for part in self._split(scale.unsqueeze(-1)))
         inner = torch.bmm(self.T * scale1.T.unsqueeze(1), there.T.transpose(1, 2))  # (h, n, m)
-        return _between(inner, scale2, self.W2, (self.AE, root), (there.AE, other_root))
+        return between_rows(inner, scale2, self.W2, (self.AE, root), (there.AE, other_root))
 
     def group_grams(self, scale: Tensor, root: Tensor, groups: Sequence[slice]) -> list[Tensor]:
         """L_g^T J_g diag(scale) J_g^T L_g for groups of nodes."""
@@ -87,7 +90,7 @@ class TwoLayerJacobian(HeldJacobian):
             else:
                 inner = torch.bmm(T * scale1.T.unsqueeze(1), T.transpose(1, 2))
             own = (self.AE[group], root[group])
-            found.append(_between(inner, scale2, self.W2, own, own))
+            found.append(between_rows(inner, scale2, self.W2, own, own))
         return found
 
     def curvature(self, root: Tensor) -> Tensor:
@@ -163,6 +166,8 @@ class RowSpaceJacobian(HeldJacobian):
     Shapes: M (h n, R) sparse; AX (R, F) sparse or dense; AE (n, h), W2 (h, C); P = F h + h C.
     """
 
+    crosses = True
+
     def __init__(self, mask: sp.csr_matrix, AX: Tensor | SparseMatrix, AE: Tensor, W2: Tensor) -> None:
         self.mask, self.AX, self.AE, self.W2 = mask, AX, AE, W2
         n, h = AE.shape
@@ -231,7 +236,7 @@ class RowSpaceJacobian(HeldJacobian):
         rows = self.AX @ self.AX.to_dense().T  # (R, R)
         seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
-        return _assemble(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
+        return both_layers(inner, self.AE, self.W2, scale[F * h :].view(h, -1))
 
     def cross(self, scale: Tensor, root: Tensor, other: Jacobian, other_root: Tensor) -> Tensor | None:
         """L^T J diag(scale) J'^T L' with the Jacobian of the same model at other nodes or on another graph."""
@@ -243,7 +248,7 @@ class RowSpaceJacobian(HeldJacobian):
         seen = torch.from_numpy(other.mask @ rows).view(h, len(other.AE), -1)  # (h, m, R)
         spread = seen.transpose(1, 2).reshape(-1, len(other.AE)).to(self.AE)
         inner = float(scale1[0, 0]) * (self._blocks @ spread).view(h, len(self.AE), -1)
-        return _between(inner, scale[F * h :].view(h, -1), self.W2, (self.AE, root), (other.AE, other_root))
+        return between_rows(inner, scale[F * h :].view(h, -1), self.W2, (self.AE, root), (other.AE, other_root))
 
     def curvature(self, root: Tensor) -> Tensor:
         """Sum of J_i^T L_i L_i^T J_i."""
@@ -290,49 +295,6 @@ def _products(left: Tensor | SparseMatrix, right: Tensor | SparseMatrix) -> np.n
         return found
     dense = right.to_dense() if isinstance(right, SparseMatrix) else right
     return (left @ dense.T).cpu().numpy()
-
-
-def _assemble(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
-    """The Gram matrix of both layers from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
-    (h, n, _), C = inner.shape, W2.shape[1]
-    pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
-    first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)
-    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
-    first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
-    return first.permute(2, 0, 3, 1)
-
-
-Rows = tuple[Tensor, Tensor]
-
-
-def _between(inner: Tensor, scale2: Tensor, W2: Tensor, left: Rows, right: Rows) -> Tensor:
-    r"""Products of the rows L^T J of both layers, from T_q D T'_q^T.
-
-    .. math::
-        \sum_q (L_i^T W_2^T)_{kq} (T_q D_q T_q'^T)_{ij} (W_2 L_j')_{ql}
-        + \sum_{qc} (L_i)_{ck} (\hat A E)_{iq} D_{qc} (\hat A E)'_{jq} (L_j')_{cl}
-
-    Shapes: inner (h, n, m), scale2 (h, C), left and right: AE (n, h) and L (n, C, K) -> (nK, mK).
-    """
-    (AE, root), (other, other_root) = left, right
-    (h, n, m), K = inner.shape, root.shape[2]
-    mixed = (W2 @ other_root).transpose(0, 1).unsqueeze(1)  # (h, 1, m, K)
-    there = (other_root.mT.unsqueeze(2) * other[:, None, :, None]).flatten(2).flatten(0, 1)  # (m K, h C)
-    out, most = inner.new_empty(n, K, m * K), max(1, TEMPORARY_NUMBERS // max(1, h * m * K))
-    for first in range(0, n, most):
-        i = slice(first, first + most)
-        weighted = (inner[:, i].unsqueeze(3) * mixed).transpose(0, 1).reshape(-1, h, m * K)
-        torch.bmm(root[i].mT @ W2.T, weighted, out=out[i])
-        here = (root[i].mT.unsqueeze(2) * (AE[i].unsqueeze(2) * scale2).unsqueeze(1)).flatten(2).flatten(0, 1)
-        out[i].view(-1, m * K).addmm_(here, there.T)
-    return out.flatten(0, 1)
-
-
-def own_blocks(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
-    """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
-    out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
-    out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)
-    return out
 
 
 def closed_form_jacobian(form: ClosedForm) -> Jacobian:

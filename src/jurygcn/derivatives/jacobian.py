@@ -23,6 +23,10 @@ class Jacobian(Protocol):
         """Whether it is made again for every product."""
 
     @property
+    def crosses(self) -> bool:
+        """Whether there are short ways for ``cross`` and ``group_grams``."""
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(n, C, P)."""
 
@@ -71,6 +75,8 @@ class Jacobian(Protocol):
 
 class Grouped:
     """Products with groups of nodes, for a Jacobian that has no shorter way."""
+
+    crosses = False
 
     def pull(self, block: Tensor) -> Tensor:
         """J^T A."""
@@ -122,6 +128,8 @@ class DenseJacobian(HeldJacobian):
 
     Rows in a lower precision than the arguments of a product take that product in their own precision.
     """
+
+    crosses = True
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows

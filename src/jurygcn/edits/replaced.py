@@ -60,7 +60,7 @@ class Replaced:
         curvature: GGN, prepared: Prepared, edits: int, old: Terms | None, new: Terms | None, at: Tensor
     ) -> Replaced | None:
         """None where the rows are not inverted by the solver, or products of rows have no short way."""
-        if not prepared.inverts_rows or not bool((curvature.diagonal > 0).all()):
+        if not short_way(curvature, prepared):
             return None
         inverse, factor = curvature.diagonal.reciprocal(), curvature.factor
         if new is None:
@@ -154,7 +154,4 @@ class Replaced:
 
 def short_way(curvature: GGN, prepared: Prepared) -> bool:
     """Whether rows are inverted by the solver, and products of rows of two Jacobians are cheap."""
-    if not prepared.inverts_rows or not bool((curvature.diagonal > 0).all()):
-        return False
-    one = curvature.factor.subset(torch.zeros(1, dtype=torch.long))
-    return one.cross(one, curvature.diagonal.reciprocal()) is not None
+    return prepared.inverts_rows and curvature.factor.jacobian.crosses and bool((curvature.diagonal > 0).all())

@@ -23,7 +23,7 @@ from jurygcn.engine.refusals import check_devices, check_layers
 from jurygcn.engine.sparse_sums import SAME, SparseGraphs
 from jurygcn.engine.streamed import EgoStream
 from jurygcn.engine.votes import LiftedPredictor
-from jurygcn.engine.ways import Way, derivatives_of, own_grams_of, toward_of, way_of, working_bytes
+from jurygcn.engine.ways import Way, derivatives_of, kernel_passes_of, own_grams_of, toward_of, way_of, working_bytes
 from jurygcn.errors import ModelError, SettingError
 from jurygcn.graph.edited import Changes, edited_graph
 from jurygcn.graph.fused import SparseProducts
@@ -302,12 +302,6 @@ class GenericEngine:
         """How ``expected`` will work: on ego graphs, on batches of them, or row by row."""
         return way_of(self)
 
-    def kernel_passes(self, rows: int) -> float:
-        """A forward derivative, two passes, for each direction, and all nodes' derivatives for own kernels."""
-        way = self.way()
-        parts = int(self.data.num_nodes) / self.num_train
-        return 2.0 * rows + parts * way.pass_seconds / max(way.forward_seconds, 1e-9)
-
     def working_bytes(self) -> float:
         """The memory of derivatives that are held at a time, estimated."""
         return working_bytes(self)
@@ -328,7 +322,7 @@ class GenericEngine:
         except NotSeparable:
             return DenseJacobian(autodiff.jacobian_rows(self, self.theta, self.train_nodes))
 
-    own_grams, toward = own_grams_of, toward_of
+    own_grams, toward, kernel_passes = own_grams_of, toward_of, kernel_passes_of
 
     def gradient(self) -> Tensor:
         """Gradient of the mean loss, (P,)."""

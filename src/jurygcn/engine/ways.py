@@ -136,6 +136,12 @@ def toward_of(engine: GenericEngine, jacobian: Jacobian, root: Tensor, scale: Te
     return Directions(engine, rows.to(engine.source_dtype).T.contiguous())
 
 
+def kernel_passes_of(engine: GenericEngine, rows: int) -> float:
+    """A forward derivative, two passes, for each direction, and all nodes' derivatives for own kernels."""
+    way, parts = engine.way(), int(engine.data.num_nodes) / engine.num_train
+    return 2.0 * rows + parts * way.pass_seconds / max(way.forward_seconds, 1e-9)
+
+
 @dataclass(frozen=True, eq=False)
 class Directions:
     """Derivatives along directions, (k, P), which can be asked for at any nodes."""

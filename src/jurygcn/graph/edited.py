@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.data.contents import EDGE_VALUES
-from jurygcn.graph.ego import InEdges, ranges
+from jurygcn.graph.ego import InEdges, ranges, rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class _Named:
 
     def features(self, x: Tensor, names: Tensor) -> Tensor:
         """The features of rows, zero for the stand-in."""
-        rows = torch.cat([x, x.new_zeros(1, *x.shape[1:])])[names % self.width]
+        rows = rows_of(x, names % self.width)
         if self.changes.changed.shape[1]:
             known, order = (self.changes.changed[0] * self.width + self.changes.changed[1]).sort()
             place = torch.searchsorted(known, names).clamp_max(len(known) - 1)

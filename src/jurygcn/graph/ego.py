@@ -77,6 +77,13 @@ def ranges(start: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return start[of] + offset, of
 
 
+def rows_of(x: Tensor, nodes: Tensor) -> Tensor:
+    """The features of nodes, (R, F); zero for the stand-in, whose number is that of nodes."""
+    rows: Tensor = x[nodes.clamp_max(len(x) - 1)]
+    rows[nodes == len(x)] = 0
+    return rows
+
+
 def ego_graphs(data: Data, centres: Tensor, hops: int, *, most_rows: int) -> EgoGraphs | None:
     """The neighbourhoods from which messages reach ``centres`` within ``hops``; None if they have too many rows.
 
@@ -109,7 +116,7 @@ def ego_graphs(data: Data, centres: Tensor, hops: int, *, most_rows: int) -> Ego
     senders = torch.cat([from_row, boundary[boundary_of] // width * width + N])
     receivers = torch.cat([inside[of], boundary[boundary_of]])
     graph = Data(
-        x=torch.cat([data.x, data.x.new_zeros(1, *data.x.shape[1:])])[rows % width],
+        x=rows_of(data.x, rows % width),
         edge_index=torch.stack([torch.searchsorted(rows, senders), torch.searchsorted(rows, receivers)]),
         num_nodes=len(rows),
     )

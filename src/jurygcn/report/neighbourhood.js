@@ -59,7 +59,7 @@ function linkList(node, links, said) {
       make('span', { class: 'value' }, signed(link.support)));
   });
   return [make('h4', {}, 'Edges with most influence'),
-    make('p', { class: 'quiet' }, 'Choose an edge, here or in the picture, to see what would happen without it.'),
+    make('p', { class: 'quiet' }, 'Choose an edge, here or in the picture, to see what would happen without it. The part through training is an estimate.'),
     make('ul', { class: 'measures' }, items), make('p', { class: 'without', id: 'without', role: 'status' })];
 }
 

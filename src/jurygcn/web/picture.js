@@ -80,7 +80,9 @@ function picture(node, neighbours, drivers, links = [], onLink = null) {
 
 function signed(value) {
   const size = Math.abs(value);
-  return `${value < 0 ? '−' : '+'}${size && size < 0.001 ? size.toExponential(0) : size.toPrecision(2)}`; // fits its column
+  if (size === 0) return '0';
+  // small numbers would be wider than their column
+  return `${value < 0 ? '−' : '+'}${size < 1e-3 ? size.toExponential(0) : size.toPrecision(size < 1e-2 ? 1 : 2)}`;
 }
 
 function key(drivers, [circle, square] = ['judged', 'trained on'], links = []) {

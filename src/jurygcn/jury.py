@@ -326,10 +326,7 @@ class Jury:
 
     @plain_torch()
     def influence_on(self, node: int, of: str = "labels", *, check: int = 0) -> pd.DataFrame:
-        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn.
-
-        With ``check`` the model is trained again for so many rows, the largest; ``retrained`` is the drop then.
-        """
+        """What drives a prediction: "labels", "edges", "nodes", "features"; the largest ``check`` are retrained too."""
         self._sources.check()
         return influence_on(self, node, of, check)
 

@@ -7,7 +7,7 @@ which rows every parameter was applied to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +80,7 @@ class Uses(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in GATHERS:
             self._note_gather(*_bound(("input", "dim", "index"), args, kwargs))
-        names = {self._names[id(a)] for a in _tensors((args, kwargs)) if id(a) in self._names}
+        names = self._named((*args, *kwargs.values()))
         if not names or func in HARMLESS:
             return func(*args, **kwargs)
         rewritten = self._rewritten(func, args, kwargs)
@@ -88,6 +88,18 @@ class Uses(TorchFunctionMode):
             self.others |= names
             return func(*args, **kwargs)
         return rewritten
+
+    def _named(self, arguments: Iterable[Any]) -> set[str]:
+        """The names of all parameters among the arguments of a call; it runs for every operation, so it is short."""
+        found = set()
+        for argument in arguments:
+            if id(argument) in self._names:
+                found.add(self._names[id(argument)])
+            elif isinstance(argument, tuple | list):
+                found |= self._named(argument)
+            elif isinstance(argument, dict):
+                found |= self._named(argument.values())
+        return found
 
     def _note_gather(self, rows: Any, dim: Any, index: Any) -> None:
         """Which ego graph the gathered rows belong to; None where two gathers of as many rows disagree."""
@@ -203,15 +215,3 @@ def _bound(names: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
         name, default = entry if isinstance(entry, tuple) else (entry, MISSING)
         values.append(kwargs.get(name, default))
     return values
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors among the arguments of a call."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)

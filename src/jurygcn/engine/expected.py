@@ -57,7 +57,10 @@ def training_mode(model: nn.Module, seed: int | None) -> Iterator[None]:
         return
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        # torch.manual_seed would also seed devices that the model is not on, and writes down the call stack for each
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(seed)
         model.train()
         for module in model.modules():
             if hasattr(module, "running_mean"):

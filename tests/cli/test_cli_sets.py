@@ -92,6 +92,7 @@ def folder(path: Path, nodes: int) -> Path:
     kinds = torch.randint(3, (60,), generator=generator)
     x = (torch.rand(60, 5, generator=generator) < 0.2 + 0.5 * torch.nn.functional.one_hot(kinds, 5)).long()
     x[:, 4] = 1
+    x = 2 * x - 1  # with a negative number rows are not scaled, and no note says so
     edges = torch.randint(60, (300, 2), generator=generator)
     edges = edges[(edges < nodes).all(dim=1) & (edges[:, 0] < edges[:, 1])].unique(dim=0)
     edges = torch.cat([edges, edges.flip(1)])

@@ -26,6 +26,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from statistics import mean, pstdev
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,6 @@ from active_learning import plain_training
 from harness import earlier, longest, options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active.gain import fitted
-from jurygcn.active.scene import Scene
 from jurygcn.active.tasks import scene_of
 from jurygcn.active.windows import Windows
 from jurygcn.data import random_labels, synthetic
@@ -50,6 +50,8 @@ FIRST_SEED, SPLITS, QUICK_SPLITS = 3, 10, 1
 LABELS, CANDIDATES, FEATURES, HIDDEN, DECAY = 24, 12, 12, 8, 5e-3
 EPOCHS, LONG, NEAR, TINY = 1000, 3000, 1e-8, 1e-6
 RATE, CONTINUED_RATE = 0.01, 0.002
+PLAIN, LONGER, LINEAR, PANEL = "GCN", "GCN to convergence", "without ReLU, to convergence", "panel"
+PARTS = (PLAIN, LINEAR, LONGER, PANEL)
 STAMP = f"1 {LABELS} labels, {CANDIDATES} candidates, decay {DECAY}, epochs {EPOCHS}, {LONG}, {CONTINUED_RATE}"
 
 
@@ -205,16 +207,18 @@ def retrained_gains(
     return (surest(after) - surest(gcn.everywhere(theta[None]))).view(m, C)
 
 
-def panel_gains(scene: Scene, candidates: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def panel_gains(seed: int) -> Iterator[Gains]:
     """The panel's gains in closed form, and by refitting, with the same weights and with weights chosen again."""
-    nodes, labels = scene.labelled, scene.data.y[scene.labelled]
+    data, nodes, labels, candidates = labelled_graph(seed)
+    known = dict(zip(nodes.tolist(), labels.tolist()))
+    scene = scene_of(data, known, batch=1, candidates=None, recipe=active.Recipe(), seed=seed)
     gains = fitted(scene, nodes, labels)
     before = surest(gains.scores.softmax(dim=1))
     moved, pull = gains.moved(candidates)
     classes = range(scene.num_classes)
     units = torch.eye(scene.num_classes).double()
     closed = torch.stack([surest((moved + pull[..., None] * units[y]).softmax(2).transpose(0, 1)) for y in classes], 1)
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    p = gains.scores.softmax(dim=1)[candidates]
     for name, weights in (("kept", gains.weights), ("chosen again", None)):
         brute = torch.empty(len(candidates), scene.num_classes).double()
         for row, v in enumerate(candidates.tolist()):
@@ -222,8 +226,7 @@ def panel_gains(scene: Scene, candidates: Tensor) -> dict[str, tuple[Tensor, Ten
                 theirs = torch.cat([labels, torch.tensor([y])])
                 again = fitted(scene, torch.cat([nodes, torch.tensor([v])]), theirs, weights)
                 brute[row, y] = surest(again.scores.softmax(dim=1)) - before
-        found[f"panel, its weights {name}"] = closed - before, brute
-    return found
+        yield f"{PANEL}, its weights {name}", p, closed - before, brute
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -232,33 +235,28 @@ def timed(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def gcn_gains(
-    data: Data, nodes: Tensor, labels: Tensor, candidates: Tensor, seed: int
-) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
-    """What is compared, class probabilities at the candidates, and both gains."""
-    gcn, longer, convex = DenseGCN(data), LongGCN(data), Convex(data)
-    generator = torch.Generator().manual_seed(seed)
+Gains = tuple[str, Tensor, Tensor, Tensor]  # what is compared, class probabilities at the candidates, both gains
 
-    def both(name: str, model: DenseGCN) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
-        start = model.start(seed)
-        theta = model.trained(start[None], nodes[None], labels[None])[0]
-        p = model.everywhere(theta[None])[0][candidates]
-        newton = newton_gains(model, theta, nodes, candidates)
-        again = retrained_gains(model, theta, nodes, labels, candidates, start=start)
-        yield f"{name}, one Newton step", p, newton, again
-        if model is gcn:
-            near = start * (1.0 + TINY * torch.randn(start.shape, generator=generator).double())
-            other = model.trained(near[None], nodes[None], labels[None])[0]
-            twice = retrained_gains(model, other, nodes, labels, candidates, start=near)
-            yield f"{name}, retrained twice", p, twice, again
-        if model is longer:
-            going = retrained_gains(Continued(data), theta, nodes, labels, candidates, start=theta)
-            yield f"{name}, one Newton step, continued", p, newton, going
-            yield f"{name}, continued, or retrained", p, going, again
 
-    yield from both("GCN", gcn)
-    yield from both("GCN to convergence", longer)
-    yield from both("without ReLU, to convergence", convex)
+def model_gains(part: str, seed: int) -> Iterator[Gains]:
+    """The gains of one kind of GCN."""
+    data, nodes, labels, candidates = labelled_graph(seed)
+    model = {PLAIN: DenseGCN, LONGER: LongGCN, LINEAR: Convex}[part](data)
+    start = model.start(seed)
+    theta = model.trained(start[None], nodes[None], labels[None])[0]
+    p = model.everywhere(theta[None])[0][candidates]
+    newton = newton_gains(model, theta, nodes, candidates)
+    again = retrained_gains(model, theta, nodes, labels, candidates, start=start)
+    yield f"{part}, one Newton step", p, newton, again
+    if part == PLAIN:
+        generator = torch.Generator().manual_seed(seed)
+        near = start * (1.0 + TINY * torch.randn(start.shape, generator=generator).double())
+        other = model.trained(near[None], nodes[None], labels[None])[0]
+        yield f"{part}, retrained twice", p, retrained_gains(model, other, nodes, labels, candidates, start=near), again
+    if part == LONGER:
+        going = retrained_gains(Continued(data), theta, nodes, labels, candidates, start=theta)
+        yield f"{part}, one Newton step, continued", p, newton, going
+        yield f"{part}, continued, or retrained", p, going, again
 
 
 def labelled_graph(seed: int) -> tuple[Data, Tensor, Tensor, Tensor]:
@@ -272,17 +270,10 @@ def labelled_graph(seed: int) -> tuple[Data, Tensor, Tensor, Tensor]:
     return data, nodes, data.y[nodes], torch.from_numpy(np.sort(chosen))
 
 
-def one_split(seed: int) -> dict[str, dict[str, float]]:
+def one_split(part: str, seed: int) -> dict[str, dict[str, float]]:
     """Rank correlations."""
-    data, nodes, labels, candidates = labelled_graph(seed)
-    known = dict(zip(nodes.tolist(), labels.tolist()))
-    scene = scene_of(data, known, batch=1, candidates=None, recipe=active.Recipe(), seed=seed)
-    panel = fitted(scene, nodes, labels).scores.softmax(dim=1)[candidates]
     found = {}
-    for name, p, a, b in (
-        *gcn_gains(data, nodes, labels, candidates, seed),
-        *((name, panel, *both) for name, both in panel_gains(scene, candidates).items()),
-    ):
+    for name, p, a, b in panel_gains(seed) if part == PANEL else model_gains(part, seed):
         found[f"{name}: each label"] = correlation(a, b)
         found[f"{name}: expected"] = correlation((p * a).sum(dim=1), (p * b).sum(dim=1))
     return {"ranks": found}
@@ -320,21 +311,21 @@ def main() -> None:
     chosen = options(__doc__, finished="run nothing; publish what is finished")
     count = QUICK_SPLITS if chosen.quick else SPLITS
     cells = with_published(Cells("active_gains_quick" if chosen.quick else "active_gains", lambda _: STAMP))
-    wanted = [{"seed": FIRST_SEED + k} for k in range(count)]
+    wanted = [{"part": part, "seed": FIRST_SEED + k} for part in PARTS for k in range(count)]
     if not chosen.finished:
         cells.measure(wanted, one_split)
     runs, before = cells.rows(wanted), {} if chosen.quick else earlier("active_gains")
-    rows = [
-        {
-            **{"learner": name, "correlation": mean(run["ranks"][name] for run in runs)},
-            **{"sd": pstdev([run["ranks"][name] for run in runs]), "splits": len(runs), "stamp": STAMP},
-        }
-        for name in (runs[0]["ranks"] if runs else ())
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in run["ranks"].items():
+            found.setdefault(name, []).append(value)
+    rows: list[dict[str, Any]] = [
+        {"learner": k, "correlation": mean(v), "sd": pstdev(v), "splits": len(v), "stamp": STAMP}
+        for k, v in found.items()
     ]
-    names = [row["learner"] for row in rows]
     kept = [row for row in before.get("rows", []) if row["stamp"] == STAMP]
     rows = longest(rows, kept, "learner", by="splits")
-    rows.sort(key=lambda row: names.index(row["learner"]) if row["learner"] in names else len(names))
+    rows.sort(key=lambda row: next(k for k, part in enumerate(PARTS) if row["learner"].startswith(f"{part},")))
     seconds = before.get("seconds") if chosen.finished else costs()
     table(
         "gains",
@@ -348,6 +339,7 @@ def main() -> None:
         "active_gains",
         rows,
         quick=chosen.quick,
+        before=before,
         seconds=seconds,
         labels=LABELS,
         candidates=CANDIDATES,

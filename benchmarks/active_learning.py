@@ -350,6 +350,7 @@ def main() -> None:
         "active_learning",
         rows,
         quick=chosen.quick,
+        before=before,
         settings={"splits": SPLITS, "count_initial": True, **asdict(PAPER_TRAINING)},
         longer_training=asdict(LONGER),
         expectations=expected,

@@ -218,10 +218,12 @@ def main() -> None:
                         "stamp": stamp(strategy),
                     }
                 )
+    before: dict[str, Any] = {}
     if not chosen.quick:
         publish(cells, everything)
-        before = [row for row in earlier("active_protocols").get("rows", []) if row["stamp"] == stamp(row["strategy"])]
-        rows = longest(rows, before, "protocol", "dataset", "strategy", "learner", "labels", by="seeds")
+        before = earlier("active_protocols")
+        kept = [row for row in before.get("rows", []) if row["stamp"] == stamp(row["strategy"])]
+        rows = longest(rows, kept, "protocol", "dataset", "strategy", "learner", "labels", by="seeds")
         order = {kind: position for position, kind in enumerate(kinds)}
         rows.sort(key=lambda row: (order[row["protocol"], row["dataset"], row["strategy"]], row["labels"]))
     for protocol in STRATEGIES:
@@ -231,7 +233,7 @@ def main() -> None:
             if r["protocol"] == protocol
         ]
         table(protocol, ["graph", "strategy", "learner", "labels", "accuracy", "published"], body)
-    save("active_protocols", rows, quick=chosen.quick, wrong=WRONG, per_class=PER_CLASS)
+    save("active_protocols", rows, quick=chosen.quick, before=before, wrong=WRONG, per_class=PER_CLASS)
 
 
 if __name__ == "__main__":

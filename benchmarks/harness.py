@@ -41,17 +41,19 @@ def save(
     *,
     quick: bool = False,
     runs: Sequence[Mapping[str, Any]] | None = None,
+    before: Mapping[str, Any] | None = None,
     **meta: Any,
 ) -> Path:
     """Write rows, environment with the date, and settings to results/NAME.json; quick runs to NAME.quick.json.
 
-    ``runs`` are the single runs behind the rows. They go to results/runs/, which git ignores.
+    ``runs`` are the single runs behind the rows. They go to results/runs/, which git ignores. ``before`` is what the
+    file held, if some of its rows are still there: the date says from when to when.
     """
     if runs is not None and not quick:
         (RESULTS / "runs").mkdir(exist_ok=True)
         write_text(RESULTS / "runs" / f"{name}.json", json.dumps(list(runs), indent=2) + "\n")
     path = RESULTS / f"{name}{'.quick' if quick else ''}.json"
-    measured = environment() | {"date": datetime.now(timezone.utc).date().isoformat()}
+    measured = environment() | {"date": _period(before, datetime.now(timezone.utc).date().isoformat())}
     document = {"benchmark": name, "quick": quick, **meta, "environment": measured, "rows": list(rows)}
     write_text(path, json.dumps(document, indent=2) + "\n")
     return path
@@ -73,6 +75,12 @@ def publish(cells: Cells, wanted: Iterable[Cell]) -> None:
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def _period(before: Mapping[str, Any] | None, today: str) -> str:
+    """Like 2026-11-18 to 19, for a result that was begun on another day."""
+    first = before["environment"]["date"].split(" to ")[0] if before else today
+    return today if first == today else f"{first} to {today[8:] if first[:8] == today[:8] else today}"
 
 
 def earlier(name: str) -> dict[str, Any]:

@@ -26,11 +26,10 @@ def tables(document: Document) -> Tables:
 def _retraining(rows: list[Document]) -> str:
     head = ["model", "graph", "edit", "edits", *(f"{m}: risk / predictions" for m in (*METHODS, "trained again"))]
     body, order = [], list(MODELS)
-    for row in sorted(rows, key=lambda row: (order.index((row["model"], row["epochs"])), bool(row.get("double")))):
+    for row in sorted(rows, key=lambda row: order.index((row["model"], row["epochs"]))):
         found = [row["methods"].get(m) for m in (*METHODS, "trained again")]
         cells = ["" if m is None else f"{m['risk']:.3f} / {m['predictions']:.3f}" for m in found]
-        name = MODELS[row["model"], row["epochs"]] + (", float64" if row.get("double") else "")
-        body.append([name, row["graph"], row["kind"], str(row["edits"]), *cells])
+        body.append([MODELS[row["model"], row["epochs"]], row["graph"], row["kind"], str(row["edits"]), *cells])
     return markdown(head, body)
 
 

@@ -166,10 +166,9 @@ class Jury:
 
     def _announce(self, *, full: bool = False, **settings: Any) -> None:
         """Say once what will be done and what it costs, if that is much; once more before labels are added."""
-        if self.run.progress and full not in self._announced:
-            expected = self.cost(full=full, **settings)
-            if expected.seconds > LONG:
-                announce(expected.words)
+        fresh = self.run.progress and full not in self._announced
+        if fresh and (expected := self.cost(full=full, **settings)).seconds > LONG:
+            announce(expected.words)
         self._announced |= {full}
 
     @plain_torch()
@@ -327,10 +326,7 @@ class Jury:
 
     @plain_torch()
     def influence_on(self, node: int, of: str = "labels", *, check: int = 0) -> pd.DataFrame:
-        """What drives the prediction of ``node``: "labels", "edges", "nodes" or "features", each taken away in turn.
-
-        With ``check`` the model is trained again for so many rows, the largest; ``retrained`` is the drop then.
-        """
+        """What drives a prediction: "labels", "edges", "nodes", "features"; the largest ``check`` are retrained too."""
         self._sources.check()
         return influence_on(self, node, of, check)
 

@@ -21,7 +21,7 @@ from jurygcn.derivatives import (
 from jurygcn.engine.expected import Expected
 from jurygcn.engine.generic import GenericEngine
 from jurygcn.engine.protocol import Predictor, SecondDerivative, Toward
-from jurygcn.engine.ways import Way, timed_twice
+from jurygcn.engine.ways import Way, timed
 from jurygcn.errors import ModelError
 from jurygcn.graph.neighbourhood import local_graph, num_hops
 from jurygcn.graph.propagation import graph_cache, is_everything
@@ -119,7 +119,7 @@ class GCNEngine(GenericEngine):
         """The time of one of FEW forward passes that are stacked, as those of jurors are."""
         predictor = self.predictor(torch.arange(int(self.data.num_nodes)), self.source_dtype)
         theta = self.theta.to(self.source_dtype).expand(FEW, -1)
-        return timed_twice(lambda: predictor.outputs(theta)) / FEW
+        return timed(lambda: predictor.outputs(theta)) / FEW
 
     def kernel_passes(self, rows: int) -> float:
         """With two layers all directions of a node take one pass, and own kernels few; with others as any model."""

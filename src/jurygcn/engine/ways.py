@@ -173,16 +173,18 @@ class Derivatives:
 def forward_seconds(engine: GenericEngine) -> float:
     """The time of one forward pass on the whole graph."""
     local = engine.cast(engine.source_dtype)
-    return timed_twice(lambda: local.outputs(local.theta))
+    return timed(lambda: local.outputs(local.theta))
 
 
-def timed_twice(work: Callable[[], object]) -> float:
-    """The time of some work without derivatives, the second time: the first one warms up."""
+def timed(work: Callable[[], object]) -> float:
+    """The time of some work without derivatives: the first time warms up, and other work may interrupt the others."""
+    taken = []
     with torch.no_grad():
-        work()
-        started = time.perf_counter()
-        work()
-    return time.perf_counter() - started
+        for _ in range(4):
+            started = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - started)
+    return min(taken[1:])
 
 
 def working_bytes(engine: GenericEngine) -> float:

@@ -82,12 +82,16 @@ def against_retraining(name: str, quick: bool) -> dict[str, Any]:
     n = LABELS[name]
     data, nodes, model = setting(name, n)
     row: dict[str, Any] = {"dataset": name, "labels": n}
-    engine = Jury(model, data, nodes).engine
+    engine = Jury(model, data, nodes, weight_decay=DECAY).engine
     one = torch.ones(n).index_fill_(0, torch.tensor([0]), 0.0)
     juror = copy.deepcopy(model)
     calls: dict[str, tuple[Callable[[], Any], int, int]] = {  # how often in a turn, and by how much to multiply
-        "newton": (lambda: Jury(model, data, nodes).fit().verdict(advice=None), 5, 1),
-        "influence": (lambda: Jury(model, data, nodes, leave_out="influence").fit().verdict(advice=None), 5, 1),
+        "newton": (lambda: Jury(model, data, nodes, weight_decay=DECAY).fit().verdict(advice=None), 5, 1),
+        "influence": (
+            lambda: Jury(model, data, nodes, weight_decay=DECAY, leave_out="influence").fit().verdict(advice=None),
+            5,
+            1,
+        ),
         "ordinary_retraining": (lambda: ordinary_training(data, nodes[1:]), 1, n),  # one juror
         "own_retraining_stacked": (lambda: retrained_parameters(engine, Retraining()), 1, 1),
         "own_retraining_one_by_one": (lambda: train(juror, data, nodes, node_weights=one), 5, n),  # one juror
@@ -123,7 +127,7 @@ def dense_route(rows_timed: int) -> dict[str, float]:
 def our_route() -> dict[str, float]:
     data, nodes, model = setting("cora", 10, hidden=8)
     before = peak_mb()
-    took = seconds(lambda: Jury(model, data, nodes).fit().verdict(advice=None), 10)
+    took = seconds(lambda: Jury(model, data, nodes, weight_decay=DECAY).fit().verdict(advice=None), 10)
     return {"seconds": took, "rss_mb": peak_mb(), "rss_before_mb": before}
 
 
@@ -161,8 +165,8 @@ def against_curvlinops(name: str, timed: int) -> dict[str, Any]:
     import curvlinops
 
     data, nodes, model = setting(name, 100)
-    ours = Jury(model, data, nodes, leave_out="influence")
-    took = seconds(lambda: Jury(model, data, nodes, leave_out="influence").fit(), 5)
+    ours = Jury(model, data, nodes, weight_decay=DECAY, leave_out="influence")
+    took = seconds(lambda: Jury(model, data, nodes, weight_decay=DECAY, leave_out="influence").fit(), 5)
     reference = ours.fit().influences
     wrapped = AtNodes(copy.deepcopy(model).double(), data)
     parameters = list(wrapped.parameters())
@@ -196,8 +200,8 @@ def against_captum(name: str) -> dict[str, Any]:
 
     data, nodes, model = setting(name, 100)
     settings = {"leave_out": LeaveOut("influence", curvature="hessian", damping=0.1)}
-    took = seconds(lambda: Jury(model, data, nodes, **settings).fit(), 3)
-    reference = Jury(model, data, nodes, **settings).fit().influences
+    took = seconds(lambda: Jury(model, data, nodes, weight_decay=DECAY, **settings).fit(), 3)
+    reference = Jury(model, data, nodes, weight_decay=DECAY, **settings).fit().influences
     wrapped = AtNodes(copy.deepcopy(model).double(), data)
     started = time.process_time()
     theirs = NaiveInfluenceFunction(

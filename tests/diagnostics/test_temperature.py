@@ -77,6 +77,11 @@ def test_temperature_agrees_with_the_expected_accuracy() -> None:
     brute = min(np.geomspace(0.02, 50, 4000), key=lambda t: abs(confidence(float(t)) - share))
     assert held.temperature == pytest.approx(brute, rel=0.003)
     assert confidence(calibration_of(found, outputs, 1.0).temperature) == pytest.approx(61 / 62, abs=1e-6)
+    worse_than_chance = calibration_of(found, outputs, 0.2)  # a confidence is at least 1/3
+    assert not worse_than_chance.agrees
+    assert "is its expected accuracy" not in worse_than_chance.words
+    assert "this one is at the bound" in worse_than_chance.words
+    assert "bound" not in held.words
 
 
 def test_calibration_where_all_nodes_are_labelled() -> None:

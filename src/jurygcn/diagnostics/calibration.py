@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
 COLDEST, HOTTEST = 0.02, 50.0  # bounds of the temperature
+CLOSE = 1.001  # a factor within which a temperature is at its bound, and a confidence is the expected accuracy
 FOLDS = 5  # for the decision about the bias
 PRIOR = 1.0  # the penalty of the bias, for its logits
 
@@ -44,8 +45,8 @@ class Calibration:
         log_loss: mean negative log-probability of left-out labels, before and after.
         gain, error: what the bias improves on labels that did not fit it, in nats per label, and its standard error.
         n: the number of left-out labels.
-        agrees: whether the temperature makes the mean confidence the expected accuracy; otherwise it is the one of
-            smallest log loss.
+        agrees: whether the temperature makes the mean confidence the expected accuracy. If not, it is the one of
+            smallest log loss, or at its bound because no temperature within the bounds does.
     """
 
     temperature: float
@@ -67,6 +68,8 @@ class Calibration:
         )
         if self.agrees:
             said += " With this temperature the model's mean confidence is its expected accuracy."
+        if not COLDEST * CLOSE < self.temperature < HOTTEST / CLOSE:
+            said += f" Temperatures from {COLDEST:g} to {HOTTEST:g} are allowed; this one is at the bound."
         used = "" if not bool(self.bias.any()) else " Classes also get a bias, because it helps by more than its error."
         return said + used
 
@@ -144,10 +147,12 @@ def calibration_of(found: LeftOut, outputs: Tensor | None = None, wanted: float 
     bias = zero
     if gain > error:
         beta, bias = fit_scale(z, y, with_bias=True)
-    agrees = outputs is not None and wanted is not None
+    agrees = False
     if outputs is not None and wanted is not None:
         # n labels cannot show that a share below 1 / (n + 2) is wrong; this also bounds the confidence.
-        beta = agreeing_scale(bias, outputs, min(wanted, 1.0 - 1.0 / (len(y) + 2)))
+        wanted = min(wanted, 1.0 - 1.0 / (len(y) + 2))
+        beta = agreeing_scale(bias, outputs, wanted)
+        agrees = wanted / CLOSE <= mean_confidence(beta, bias, outputs) <= wanted * CLOSE
     losses = tuple(float(functional.cross_entropy(logits, y)) for logits in (z, beta * z + bias))
     return Calibration(1.0 / beta, bias, (losses[0], losses[1]), gain, error, len(y), agrees)
 
@@ -157,9 +162,13 @@ def agreeing_scale(bias: Tensor, outputs: Tensor, accuracy: float) -> float:
     low, high = 1 / HOTTEST, 1 / COLDEST
     for _ in range(60):  # confidence grows with the scale
         middle = (low * high) ** 0.5
-        sure = torch.softmax(middle * outputs + bias, dim=1).max(dim=1).values.mean()
-        low, high = (low, middle) if float(sure) > accuracy else (middle, high)
+        low, high = (low, middle) if mean_confidence(middle, bias, outputs) > accuracy else (middle, high)
     return float((low * high) ** 0.5)
+
+
+def mean_confidence(scale: float, bias: Tensor, outputs: Tensor) -> float:
+    """The mean of the largest probability. Shapes: bias (C,), outputs (m, C)."""
+    return float(torch.softmax(scale * outputs + bias, dim=1).max(dim=1).values.mean())
 
 
 def fit_scale(z: Tensor, y: Tensor, *, with_bias: bool) -> tuple[float, Tensor]:

@@ -47,7 +47,8 @@ class Certificate:
         """The certificate as a sentence."""
         return (
             f"Predictions differ from those of a retrained model by {self.predictions:.1e} on average over "
-            f"{self.sample:,} nodes; those of the old model by {self.untouched:.1e}."
+            f"{self.sample:,} nodes; those of the old model by {self.untouched:.1e}. The changes by the step and by "
+            f"training again correlate with {self.correlation:.2f}."
             + ("" if self.helps else " The step is no nearer to retraining than the old model: do not use it.")
         )
 

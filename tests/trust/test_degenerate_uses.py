@@ -134,9 +134,13 @@ LARGE = Trial(
     **{"solver": "auto", "alpha": 0.1, "exact": False, "score": "lac", "diffusion": "auto", "seed": 307},
 )
 
+# its factors once overflowed
+EDGELESS = replace(LARGE, nodes=6, features=3, classes=3, seed=0)
+
 
 @examples(QUICK)
 @example(LARGE, "laplace")
+@example(EDGELESS, "cagcn")
 @given(trials(), st.sampled_from(sorted(METHODS)))
 def test_methods(trial: Trial, name: str):
     check_method(trial, name)

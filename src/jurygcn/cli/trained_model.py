@@ -136,10 +136,10 @@ def load_graph(name: str) -> tuple[Data, float]:
 def start_session(data: Data, loading: float, settings: Settings) -> Session:
     """The session on a loaded graph."""
     data = with_labels_from(settings.train_nodes, data)
-    if int(data.num_classes) < 2:
+    if int(data.num_classes) < 1:
         raise DataError(
-            f"expected labels of at least two classes in {data.name}, got {int(data.num_classes)}; label some nodes in "
-            "the column label of nodes.csv, or name a file with the columns node and label by --train-nodes"
+            f"expected labels in {data.name}, got none; label some nodes in the column label of nodes.csv, or name a "
+            "file with the columns node and label by --train-nodes"
         )
     seconds = {"data": loading}
     model, training, recorded = None, None, Recorded()

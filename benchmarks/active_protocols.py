@@ -1,8 +1,8 @@
 """Active learning by other people's protocols, beside their published numbers.
 
 DiffusAL: the largest component, 2C labels a round for ten rounds, 500 validation and 1000 test nodes at random, seeds 1
-to 10. jury-design chooses from the first label on, without initial random ones; with "no fixed share" it is that of
-0.2.0, whose window had none for what the model sees. No validation label is read, except in the rows "by validation":
+to 10. jury-design chooses from the first label on, without initial random ones; with "no fixed share" it is the
+earlier design, whose window had none for what the model sees. No validation label is read, except in "by validation":
 candidates are the GCN, the advised learner, GCNs of two other recipes with the epoch of their lowest validation loss,
 and the mean probabilities of each of these and the advised learner; the best at the 500 validation nodes is taken.
 DiffusAL's numbers are read off its figures.
@@ -92,7 +92,7 @@ def wrong_at(data: Data, seed: int) -> Callable[[Tensor], Tensor]:
 
 
 def design_of(method: str) -> active.Design | None:
-    """The design with this name. "no fixed share": all of its window is shared by what views foretell, as in 0.2.0."""
+    """The design with this name. "no fixed share": all of its window is shared by what views foretell."""
     return {OURS: active.Design(), FORMER: active.Design(seen=0.0)}.get(method)
 
 

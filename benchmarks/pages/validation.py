@@ -1,4 +1,4 @@
-"""Tables of what left-out labels say, on docs/validation.md."""
+"""Tables of what left-out labels say, on docs/results/validation.md."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ def selection(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return markdown(["graph", "chosen by", "splits", "test accuracy", "time / training all once", "tied with it"], body, text=2)
+    head = ["graph", "chosen by", "splits", "test accuracy", "time / training all once", "tied with it"]
+    return markdown(head, body, text=2)
 
 
 def found_errors(rows: list[Row]) -> str:

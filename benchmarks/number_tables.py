@@ -21,7 +21,6 @@ TABLE = re.compile(r"<!-- table: (?P<name>[^>]+?) -->\n.*?<!-- end -->", flags=r
 PAGES = (
     "README.md",
     "docs/reliability.md",
-    "docs/validation.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "results").glob("*.md")),
 )
 

@@ -65,7 +65,7 @@ def draw(data: Any, classes: torch.Tensor, node: int, edges: Any, path: Path) ->
         image(graph, data.x[other], x, y, f"{chr(65 + place)}: predicted {int(classes[other])}")
         names.append(chr(65 + place))
     image(graph, data.x[node], 0, 0, f"predicted {int(classes[node])}", edge="black")
-    graph.set(xlim=(-1.5, 1.5), ylim=(-1.45, 1.35), aspect="equal")
+    graph.set(xlim=(-1.5, 1.5), ylim=(-1.45, 1.45), aspect="equal")
     graph.axis("off")
 
     direct, through = edges["direct"].to_numpy(), edges["through_parameters"].to_numpy()
@@ -76,22 +76,25 @@ def draw(data: Any, classes: torch.Tensor, node: int, edges: Any, path: Path) ->
     bars.set(title=f"What each edge adds to the probability of {int(classes[node])}")
     bars.set_yticks(list(places), [f"edge to {name}" for name in names])
     bars.invert_yaxis()
-    for words, colour, style in (("edge supports the prediction", BLUE, "-"), ("edge opposes it", ORANGE, (0, (2, 1)))):
-        bars.plot([], [], color=colour, linestyle=style, linewidth=4, label=words)
-    figure.legend(*bars.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    if (edges["support"] > 0).any():
+        bars.plot([], [], color=BLUE, linewidth=4, label="edge supports the prediction")
+    if (edges["support"] <= 0).any():
+        bars.plot([], [], color=ORANGE, linestyle=(0, (2, 1)), linewidth=4, label="edge opposes it")
+    figure.legend(*bars.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     save_figure(figure, path)
     print(f"wrote {path.name}")
 
 
 def image(axes: Any, pixels: torch.Tensor, x: float, y: float, words: str, *, edge: str = "#B4BCC6") -> None:
-    """A digit at a place, with words below."""
+    """A digit at a place, with words on the side that no edge crosses: above in the upper half, below elsewhere."""
     half = 0.2
     inset = axes.inset_axes([x - half, y - half, 2 * half, 2 * half], transform=axes.transData)
     inset.imshow(pixels.reshape(8, 8), cmap="Greys")
     inset.set(xticks=[], yticks=[])
     inset.spines[:].set(visible=True, color=edge, linewidth=2)
-    below = {"xytext": (0, -5), "textcoords": "offset points", "ha": "center", "va": "top", "fontsize": 8}
-    axes.annotate(words, (x, y - half), bbox={"color": "white", "pad": 0.5}, **below)
+    side = 1 if y > half else -1
+    look = {"textcoords": "offset points", "ha": "center", "va": "bottom" if side > 0 else "top", "fontsize": 8}
+    axes.annotate(words, (x, y + side * half), xytext=(0, 5 * side), bbox={"color": "white", "pad": 0.5}, **look)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "number_tables.py"
 PAGES = ("README.md", "docs/results/label_sets.md")
 PICTURES = ("errors", "expected_accuracy", "label_sets", "labelling")
-OTHERS = ("docs/reliability.md", "docs/validation.md", *(f"docs/figures/{name}.png" for name in PICTURES))
+OTHERS = ("docs/reliability.md", *(f"docs/figures/{name}.png" for name in PICTURES))
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def main() -> None:
             top, bottom = tab.locator("#node svg").first.bounding_box(), tab.locator("#without").bounding_box()
             scroll = tab.evaluate("scrollY")
             height = bottom["y"] + bottom["height"] - top["y"]
-            clip = {"x": 10, "y": top["y"] + scroll - 8, "width": WIDTH - 20, "height": height + 16}
+            clip = {"x": 16, "y": top["y"] + scroll - 8, "width": WIDTH - 32, "height": height + 16}
             tab.screenshot(path=str(out), full_page=True, clip=clip)
             program.close()
     print(f"Wrote {out}: node {node}")

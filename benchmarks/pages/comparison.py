@@ -35,6 +35,7 @@ def tables(document: Document) -> Tables:
                 [*_name(key, errors), *_cells(errors, key, names), *(f"{across(errors, m)[key]:.3f}" for m in METRICS)]
                 for key in _order(errors)
             ],
+            text=2,
         ),
     )
     probabilities = part(document, "probabilities")

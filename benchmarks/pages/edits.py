@@ -30,7 +30,7 @@ def _retraining(rows: list[Document]) -> str:
         found = [row["methods"].get(m) for m in (*METHODS, "trained again")]
         cells = ["" if m is None else f"{m['risk']:.3f} / {m['predictions']:.3f}" for m in found]
         body.append([MODELS[row["model"], row["epochs"]], row["graph"], row["kind"], str(row["edits"]), *cells])
-    return markdown(head, body)
+    return markdown(head, body, text=3)
 
 
 def _paths(rows: list[Document]) -> str:
@@ -46,7 +46,7 @@ def _paths(rows: list[Document]) -> str:
         ]
         for row in rows
     ]
-    return markdown(head, body)
+    return markdown(head, body, text=2)
 
 
 def _sequence(rows: list[Document]) -> str:
@@ -75,7 +75,7 @@ def _time(rows: list[Document]) -> str:
         for row in rows
         for way, t in row["ways"].items()
     ]
-    return markdown(head, body)
+    return markdown(head, body, text=2)
 
 
 def _explained(rows: list[Document]) -> str:
@@ -93,4 +93,4 @@ def _explained(rows: list[Document]) -> str:
         for row in rows
         for name, m in row["methods"].items()
     ]
-    return markdown(head, body)
+    return markdown(head, body, text=2)

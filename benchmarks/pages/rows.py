@@ -83,7 +83,7 @@ def named(dataset: str) -> str:
     return NAMES.get(dataset, f"`{dataset}`")
 
 
-def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A table: the first column is text, the others are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]], *, text: int = 1) -> str:
+    """A table: the first columns are text, the others are numbers."""
+    lines = [head, [*["---"] * text, *["---:"] * (len(head) - text)], *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

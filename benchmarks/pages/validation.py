@@ -1,4 +1,4 @@
-"""Tables of what left-out labels say, on docs/validation.md."""
+"""Tables of what left-out labels say, on docs/results/validation.md."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def accuracy(rows: list[Row]) -> str:
         for row in rows
     ]
     head = ["graph", "estimate by", "splits", "test accuracy", "estimate", "bias", "RMSE", "RMSE / binomial"]
-    return markdown([*head, "interval covers", "further trainings"], body)
+    return markdown([*head, "interval covers", "further trainings"], body, text=2)
 
 
 def calibration(rows: list[Row]) -> str:
@@ -74,7 +74,7 @@ def calibration(rows: list[Row]) -> str:
         for row in rows
     ]
     head = ["graph", "temperature from", "splits", "ECE", "against 500 validation labels", "NLL"]
-    return markdown(head, body)
+    return markdown(head, body, text=2)
 
 
 def selection(rows: list[Row]) -> str:
@@ -89,7 +89,8 @@ def selection(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return markdown(["graph", "chosen by", "splits", "test accuracy", "time / training all once", "tied with it"], body)
+    head = ["graph", "chosen by", "splits", "test accuracy", "time / training all once", "tied with it"]
+    return markdown(head, body, text=2)
 
 
 def found_errors(rows: list[Row]) -> str:
@@ -103,7 +104,7 @@ def found_errors(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return markdown(["graph", "labels flipped", "splits", *scores], body)
+    return markdown(["graph", "labels flipped", "splits", *scores], body, text=2)
 
 
 def _best(row: Row, score: str, scores: tuple[str, ...]) -> str:
@@ -138,4 +139,4 @@ def removed(rows: list[Row]) -> str:
     ]
     head = ["graph", "labels flipped", "flagged", "errors found", "false", "false, estimated", "noise, estimated"]
     head += ["cleanlab: flagged", "found", "false", "accuracy: all labels", "without flagged"]
-    return markdown([*head, "without cleanlab's", "without all errors"], body)
+    return markdown([*head, "without cleanlab's", "without all errors"], body, text=2)

@@ -156,7 +156,7 @@ def draw(frame: pd.DataFrame) -> Figure:
     """Time in the first panel, then memory in a panel per graph."""
     times, memory = (frame[frame["part"] == part] for part in ("time", "memory"))
     datasets = list(dict.fromkeys(memory["dataset"]))
-    figure, (clock, *panels) = canvas(1 + len(datasets), width=4.2 + 3.2 * len(datasets), height=3.9)
+    figure, (clock, *panels) = canvas(1 + len(datasets), width=9, height=3.6, columns=2)
     lines = {
         "jury_s": "jury, all nodes",
         "retraining_s": "retraining, on receptive fields",

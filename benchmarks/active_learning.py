@@ -8,10 +8,7 @@ learned by the advised learner (the GCN and regressions on the graph, stacked), 
 graphs come last, with fewer strategies and a longer training for all, since the paper's leaves a GCN unfitted there:
 two real ones, and made ones where features lead, where structure leads, and where both mislead.
 "two hops" is jury-design with the one window of its first version. Tests are paired Wilcoxon tests over the splits
-that both strategies have. Of some strategies only the mean and the standard deviation over the same splits are left;
-there it is Welch's test, which does not use that the splits are shared. Interrupted runs go on where they stopped; the
-strategies with both learners come first.
-A row of an earlier publication stays where it has more splits of the same settings. `--timed` measures seconds again.
+that both strategies have; differences are means over these splits, too.
 """
 
 from __future__ import annotations
@@ -25,14 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import ttest_ind_from_stats, wilcoxon
+from scipy.stats import wilcoxon
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from active_design import TwoHops
 from active_graphs import MADE, graph_named
-from harness import earlier, longest, options, publish, save, table, with_published
+from harness import earlier, options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active.esp import LIMIT as ESP_LIMIT
 from jurygcn.active.grain import LIMIT as GRAIN_LIMIT
@@ -66,8 +63,7 @@ LIMITS = {"grain-nn": GRAIN_LIMIT, "grain-ball": GRAIN_LIMIT, "esp": ESP_LIMIT} 
 SPLITS, QUICK_SPLITS = 20, 2
 QUICK = ("jury-design", "age", "random")
 KEPT = (*table2.KEPT, "learner_accuracy", "expected_accuracy", "left_out_accuracy")
-ALPHA, SEP = 0.05, " | "
-FEWEST = 5  # splits of Welch's test
+ALPHA = 0.05
 PLAIN, WORTH_TWICE = "training a plain PyG GCN", 1.0  # seconds
 
 
@@ -102,11 +98,6 @@ def one_run(dataset: str, method: str, seed: int) -> dict[str, Any]:
         learner="advised" if method in ADVISED else "gcn",
     )
     return {key: [getattr(step, key) for step in history.steps] for key in KEPT}
-
-
-def stamp_of(row: dict[str, Any]) -> str:
-    """The settings of a published row: those of jury-design, with which it is compared, and its own."""
-    return SEP.join(stamp({"dataset": row["dataset"], "method": s}) for s in (OURS, row["strategy"]))
 
 
 def wanted_on(name: str, strategies: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -224,8 +215,6 @@ def summaries(name: str, runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]
                     "paper_sd": None if paper is None else paper[1],
                     "ours_minus_it": mean(ours) - mean(values),
                     "p": p_value(ours, values),
-                    "paired": True,
-                    "stamp": stamp_of({"dataset": name, "strategy": strategy}),
                 }
 
 
@@ -236,7 +225,6 @@ def expectations(name: str, runs: list[dict[str, Any]]) -> Iterator[dict[str, An
         if not mine:
             continue
         found: dict[str, Any] = {"dataset": name, "strategy": strategy, "splits": len(mine)}
-        found["stamp"] = stamp_of(found)
         for key in ("expected_accuracy", "left_out_accuracy"):
             gaps = [100 * (e - a) for run in mine for e, a in list(zip(run[key], run["learner_accuracy"]))[1:]]
             found[key] = {"error": mean(map(abs, gaps)), "bias": mean(gaps)}
@@ -255,41 +243,6 @@ def claims(rows: list[dict[str, Any]]) -> dict[str, Any]:
             if name in here:
                 better[name] += here[name]["ours_minus_it"] > 0 and here[name]["p"] < ALPHA
     return {"cells": len(cells), "first": first, "significantly_worse_than": worse, "significantly_better_than": better}
-
-
-def compared_again(row: dict[str, Any], ours: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """A published row beside a jury-design with other settings, by means and standard deviations."""
-    if row["strategy"] == OURS:
-        return
-    if ours is None:  # not measured yet with these settings: compared by a later publication
-        yield row
-        return
-    both = [
-        (one["mean"], one["sd"] * (one["splits"] / max(1, one["splits"] - 1)) ** 0.5, one["splits"])
-        for one in (ours, row)
-    ]
-    few = min(ours["splits"], row["splits"]) < FEWEST
-    p = 1.0 if few else float(ttest_ind_from_stats(*both[0], *both[1], equal_var=False).pvalue)
-    differing = {"ours_minus_it": ours["mean"] - row["mean"], "p": p, "paired": False}
-    yield row | differing | {"stamp": stamp_of(row)}
-
-
-def with_earlier(rows: list[dict[str, Any]], before: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
-    """Each row, or that of an earlier publication with the same settings where it has more splits, in a fixed order."""
-    ours = {tuple(row[k] for k in ("dataset", *keys)): row for row in rows if row["strategy"] == OURS}
-    kept = [row for row in before if row["stamp"] == stamp_of(row) and row.get("paired", True)]
-    for row in before:
-        beside = ours.get(tuple(row[k] for k in ("dataset", *keys)))
-        if row not in kept and row["stamp"].split(SEP)[-1] == stamp_of(row).split(SEP)[-1]:
-            kept += compared_again(row, beside) if "mean" in row else [row | {"stamp": stamp_of(row)}]
-    graphs, strategies = (*CITATION, *EXTRA, *MADE), list(dict.fromkeys((OURS, FIRST, *active.STRATEGIES)))
-    return sorted(
-        longest(rows, kept, "dataset", "strategy", *keys, by="splits"),
-        key=lambda row: (
-            *(graphs.index(row["dataset"]), row.get("learner", "") != "gcn"),
-            *(row.get("labels", 0), strategies.index(row["strategy"])),
-        ),
-    )
 
 
 def show(name: str, rows: list[dict[str, Any]]) -> None:
@@ -332,8 +285,6 @@ def main() -> None:
         expected += list(expectations(name, runs)) if runs else []
         if chosen.timed:
             seconds[name] = timings(name, strategies[name])
-    rows = with_earlier(rows, before.get("rows", []), "learner", "labels")
-    expected = with_earlier(expected, before.get("expectations", []))
     for name in names:
         show(name, [row for row in rows if row["dataset"] == name and row["learner"] == "gcn"])
     found = {

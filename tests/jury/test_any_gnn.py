@@ -91,6 +91,7 @@ def to_the_minimum(model: nn.Module, data: Data, nodes: torch.Tensor, weights: t
         warm = True
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["sgc", "sage", "appnp"])  # GAT and GIN: benchmarks/any_gnn.py
 def test_jurors_agree_with_retraining(name: str):
     data = small_graph()
@@ -100,9 +101,9 @@ def test_jurors_agree_with_retraining(name: str):
     recipe = Retraining(fit=to_the_minimum, processes=1)
     jury = Jury(model, data, nodes, weight_decay=0.01, retraining=recipe).fit()
     assert jury.health().gradient < 1e-3
-    fidelity = jury.fidelity(k=8)
+    fidelity = jury.fidelity(k=6)
     assert fidelity.correlation > 0.9, fidelity
-    assert len(fidelity.frame) == 8
+    assert len(fidelity.frame) == 6
 
 
 def test_local_graph_is_used_only_when_it_suffices():

@@ -240,6 +240,19 @@ def test_the_picture_is_the_code():
     assert {layer for layer in drawn if layer != "__init__"} <= there, "the picture shows a layer that is not there"
 
 
+def test_the_table_of_modules_names_every_module():
+    """ARCHITECTURE.md says what each module of the larger folders contains: no more, no less."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = re.search(r"^## The modules of (.*?)$(.*?)^## ", text, flags=re.DOTALL | re.MULTILINE)
+    assert table is not None
+    named: set[str] = set()
+    for row in re.findall(r"^\| (`\w+/.*?) \|", table[2], flags=re.MULTILINE):
+        folder, modules = row.strip("`").split("/")[0], re.findall(r"`(?:\w+/)?(\w+)`", row)
+        named |= {f"{folder}/{module}" for module in modules}
+    there = {f"{p.parent.name}/{p.stem}" for f in re.findall(r"\b(\w+)/", table[1]) for p in (SOURCE / f).glob("*.py")}
+    assert {name for name in named if not name.startswith("web/")} == {n for n in there if not n.endswith("__init__")}
+
+
 def test_files_can_be_read_in_one_sitting():
     lines = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in [*MODULES, *SCRIPTS]}
     assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}

@@ -43,7 +43,8 @@ STRATEGIES = (
     *("centrality", "degree", "random", "sopt", "entropy", "margin", "density", "pagerank", "featprop"),
     *("grain-nn", "grain-ball", "diffusal", "graphpart", "graphpart-far", "lscale", "rim", "esp", "badge"),
 )
-LEARNERS = ("gcn", "advised", "weighted", "screened")  # what is learned with the labels of active learning
+# what is learned with the labels of active learning
+LEARNERS = ("gcn", "advised", "self-trained", "weighted", "screened")
 COMPARED = (
     *("jury", "split conformal", "cf-gnn"),
     *("mc-dropout", "ensemble", "temperature", "energy", "laplace", "gpn", "sgnn"),

@@ -11,9 +11,9 @@ import torch
 from scenes import FAST
 from torch_geometric.nn import GCN as PyGGCN
 
-from jurygcn import active
+from jurygcn import active, learning
 from jurygcn.active import History
-from jurygcn.active.learners import LabelledGraph, folded, stacked_probabilities
+from jurygcn.active.learners import LabelledGraph, find_learner, folded, left_out_scores, stacked_probabilities
 from jurygcn.active.loop import _generator
 from jurygcn.active.scene import hide_labels
 from jurygcn.conformal.advice import panel_of, take_advice
@@ -98,9 +98,41 @@ def test_the_advised_learner_by_hand():
     assert 0 < last.left_out_accuracy <= 1
 
 
-def test_the_advised_learner_with_one_label_is_the_gcn():
-    history = active.run(DATA, "random", initial=1, budget=3, step=1, recipe=RECIPE, learner="advised")
+@pytest.mark.parametrize("learner", ["advised", "self-trained"])
+def test_these_learners_with_one_label_are_the_gcn(learner):
+    history = active.run(DATA, "random", initial=1, budget=3, step=1, recipe=RECIPE, learner=learner)
     assert history.steps[0].learner_accuracy == history.steps[0].accuracy
+
+
+def test_the_self_trained_learner_by_hand():
+    """`learning.self_train` on the given labels; what is expected of it comes from the pool of the advised learner."""
+    history = quick(learner="self-trained")
+    assert history.labelled.tolist() == quick().labelled.tolist()  # the learner chooses nothing
+    here, last = graph_of_step(history, len(history.steps)), history.steps[-1]
+    other = DATA.clone()
+    other.y = torch.zeros(150, dtype=torch.long)  # no label but the given ones may matter
+    other.y[here.labelled] = DATA.y[here.labelled]
+    taught = learning.self_train(
+        *(other, here.labelled), seed=here.seed, hidden=RECIPE.hidden, lr=RECIPE.lr, weight_decay=RECIPE.weight_decay,
+        dropout=RECIPE.dropout,
+    )  # fmt: skip
+    with torch.no_grad():
+        said = taught.model(DATA.x, DATA.edge_index).argmax(dim=1)
+    test = paper_split(DATA, seed=0).test
+    assert last.learner_accuracy == pytest.approx(float((said == DATA.y)[test].double().mean()))
+    pool = stacked_probabilities(left_out_scores(here)[0], here)
+    others = [v for v in range(150) if v not in here.labelled.tolist()]
+    assert last.expected_accuracy == pytest.approx(float(pool[others, said[others]].mean()), abs=1e-5)
+    assert math.isnan(last.left_out_accuracy)
+
+
+@pytest.mark.parametrize("labels", [(1, 1), (0, 1)])
+def test_the_self_trained_learner_with_two_labels(labels):
+    nodes = torch.stack([(DATA.y == c).nonzero()[:, 0][k] for k, c in enumerate(labels)])
+    seen = hide_labels(DATA, nodes, DATA.y[nodes])
+    here = LabelledGraph(seen, nodes, fit_gcn(seen, nodes, RECIPE, seed=0)[0], RECIPE, 0)
+    found = find_learner("self-trained")[1](here)
+    assert set(found.classes.tolist()) <= set(labels)
 
 
 def test_any_model_learns_anew_at_every_step():

@@ -48,7 +48,8 @@ class Step:
             predictions, calibrated by left-out labels. No other label is used. It is no promise, because chosen labels
             are no random sample. NaN for learners without jurors.
         left_out_accuracy: the share of the labels that the learner predicts without them. Chosen labels are harder or
-            easier than other nodes, so this is further from the accuracy there.
+            easier than other nodes, so this is further from the accuracy there. NaN for learners without jurors of
+            their own.
         error_rate: the estimated share of wrong answers; NaN unless the learner or ``doubts`` estimate it.
         again, again_answers: the nodes asked about again in this step, and the new answers; -1 where there was none.
         settled: the labels of these nodes after this step.

@@ -1,4 +1,4 @@
-"""What is learned with the labels: the GCN that strategies see, the stacked jury, or any other model.
+"""What is learned with the labels: the GCN that strategies see, the stacked jury, self-training, or any other model.
 
 Two learners doubt the labels. The probability that a label is wrong comes from predictions without it, by the model of
 :mod:`jurygcn.diagnostics.label_errors`, and from all its answers if a node has several.
@@ -28,6 +28,7 @@ from jurygcn.io.fingerprints import architecture, fingerprint
 from jurygcn.jury import Jury
 from jurygcn.models import GCN, ReceptiveField, fit_gcn, train
 from jurygcn.models.calling import call
+from jurygcn.self_training.rounds import SelfTraining, run
 
 FOLDS = 5  # parts of the labels; each is predicted by a GCN that learned the others
 WRONG = 0.5  # probability of being wrong above which a label is screened out
@@ -95,7 +96,14 @@ def find_learner(learner: str | nn.Module | Predictor) -> tuple[str, Learner]:
         raise SettingError(
             f"expected a learner of {', '.join(LEARNERS)}, a model or a function, got {learner!r}; choose one"
         )
-    return learner, {"gcn": _gcn, "advised": _advised, "weighted": _weighted, "screened": _screened}[learner]
+    named = {
+        "gcn": _gcn,
+        "advised": _advised,
+        "self-trained": _self_trained,
+        "weighted": _weighted,
+        "screened": _screened,
+    }
+    return learner, named[learner]
 
 
 def _gcn(given: LabelledGraph) -> Predicted:
@@ -117,6 +125,24 @@ def _advised(given: LabelledGraph) -> Predicted:
     advice, scores = left_out_scores(given)
     right = scores.argmax(dim=1) == given.data.y[given.labelled]
     return _with_expectations(given, stacked_probabilities(advice, given), right)
+
+
+def _self_trained(given: LabelledGraph) -> Predicted:
+    """A GCN trained on the labels and on pseudo-labels. The stacked jury says how probable its predictions are."""
+    if len(given.labelled) < 2:
+        return _gcn(given)
+    classes = predictions(self_trained(given), given.data)
+    advice, _ = left_out_scores(given)
+    return _with_expectations(given, stacked_probabilities(advice, given), None, classes)
+
+
+def self_trained(given: LabelledGraph) -> GCN:
+    """The GCN after self-training, with the recipe's network and optimiser, and self-training's own epochs."""
+    recipe = given.recipe
+    settings = SelfTraining(
+        hidden=recipe.hidden, lr=recipe.lr, weight_decay=recipe.weight_decay, dropout=recipe.dropout
+    )
+    return run(given.data, given.labelled, settings, seed=given.seed).model
 
 
 def left_out_scores(given: LabelledGraph) -> tuple[Advice, Tensor]:
@@ -176,13 +202,17 @@ def _screened(given: LabelledGraph) -> Predicted:
 
 
 def _with_expectations(
-    given: LabelledGraph, stacked: Tensor, right: Tensor, classes: Tensor | None = None
+    given: LabelledGraph, stacked: Tensor, right: Tensor | None, classes: Tensor | None = None
 ) -> Predicted:
-    """These classes, or the most probable ones, and what is expected of them."""
+    """These classes, or the most probable ones, and what is expected of them.
+
+    ``right`` says which labels the learner predicts without them; None if that is not known.
+    """
     said = stacked.argmax(dim=1) if classes is None else classes
     sure = stacked.gather(1, said[:, None]).squeeze(1).double()
     unlabelled = torch.ones(len(sure), dtype=torch.bool).index_fill_(0, given.labelled.cpu(), False)
-    return Predicted(said, float(sure[unlabelled].mean()), float(right.double().mean()))
+    left_out = math.nan if right is None else float(right.double().mean())
+    return Predicted(said, float(sure[unlabelled].mean()), left_out)
 
 
 def folded(given: LabelledGraph) -> dict[int, Tensor]:

@@ -72,8 +72,9 @@ def run(
         split: pool, validation and test nodes; by default those of ``paper_split`` with this seed.
         recipe: how the GCN is trained.
         learner: what is learned with the labels, beside the GCN that strategies see: "advised" stacks the GCN and
-            regressions on the graph, with weights chosen by left-out labels; a model is trained anew at every step,
-            with the recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of nodes.
+            regressions on the graph, with weights chosen by left-out labels; "self-trained" trains a GCN on the labels
+            and on pseudo-labels (:func:`jurygcn.learning.self_train`); a model is trained anew at every step, with the
+            recipe; a function of the graph, the labelled nodes and a seed returns classes or scores of nodes.
             If labels may be wrong: "weighted" multiplies the GCN's losses by how much more probable it is that a label
             is right than that it is wrong; "screened" is the advised learner without labels that are probably wrong.
         oracle: the function that gives labels; by default it reads ``data.y``.

@@ -166,8 +166,9 @@ def run_loop(
             "--learner",
             callback=given.one_of("--learner", LEARNERS),
             help=(
-                "What learns from the labels: gcn; advised: the GCN and regressions on the graph; if labels may be "
-                "wrong, weighted: the GCN with less weight on doubtful labels, or screened: advised without them."
+                "What learns from the labels: gcn; advised: the GCN and regressions on the graph; self-trained: a GCN "
+                "with pseudo-labels; if labels may be wrong, weighted: the GCN with less weight on doubtful labels, or "
+                "screened: advised without them."
             ),
         ),
     ] = "gcn",

@@ -91,7 +91,6 @@ class WithDropout(nn.Module):
         return self.inner(x, edge_index)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["gat", "sage", "gin"])
 def test_expectations_over_dropout_are_averages_over_masks(name):
     """Both ways converge to the same averages; the draws differ, so many are taken."""

@@ -178,7 +178,6 @@ def test_models_that_need_the_whole_graph_go_the_slow_way(build: type[nn.Module]
     torch.testing.assert_close(found.jacobian.push(torch.eye(rows.shape[1]).double()).flatten(0, 1), rows, **EXACT)
 
 
-@pytest.mark.no_cover
 def test_expectations_over_dropout():
     """Both ways converge to the same averages; the draws differ, so many are taken."""
     data = library(times=TIMES)

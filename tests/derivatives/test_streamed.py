@@ -169,9 +169,8 @@ def decayed_steps(name: str) -> Tensor:
 
 def route(name: str, solver: str, way: str):
     """Iterations make the derivatives again for every product: seconds, so `make test` does it with one model."""
-    again = solver == "cg" and way != "whole"
-    slow = [pytest.mark.slow] if name != "sage" else [pytest.mark.no_cover]
-    return pytest.param(name, solver, way, marks=slow if again else [])
+    slow = solver == "cg" and way != "whole" and name != "sage"
+    return pytest.param(name, solver, way, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,6 @@ def dropped(masks: int, *, labels: int = LABELS) -> GenericEngine:
     return GenericEngine(model, graph(), torch.arange(labels), weight_decay=1e-3, masks=masks)
 
 
-@pytest.mark.no_cover
 def test_batches_converge_to_the_averages_over_masks(monkeypatch):
     monkeypatch.setattr(streamed, "MOST_NODES", 5)
     engine = dropped(500, labels=9)
@@ -264,7 +262,6 @@ def test_dropout_off_means_eval_mode():
     assert float(found.noise.abs().max()) == 0.0
 
 
-@pytest.mark.no_cover
 def test_input_dropout_is_drawn_on_the_whole_graph():
     class OnInputs(nn.Module):
         def __init__(self) -> None:

@@ -91,7 +91,6 @@ def to_the_minimum(model: nn.Module, data: Data, nodes: torch.Tensor, weights: t
         warm = True
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["sgc", "sage", "appnp"])  # GAT and GIN: benchmarks/any_gnn.py
 def test_jurors_agree_with_retraining(name: str):
     data = small_graph()

@@ -279,7 +279,6 @@ def converged(data: Data, decay: float, *, activation: str, outputs: int, loss: 
     return model
 
 
-@pytest.mark.no_cover
 def test_model_by_retraining():
     """Counts of the estimated bags are close to those of bags that are retrained to convergence."""
     data, decay = graph(), 2e-2

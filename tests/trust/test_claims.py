@@ -284,7 +284,7 @@ def test_claims_withheld_for_other_reasons():
     assert active.verdict(advice=None).claim().reasons == ("The labels were chosen actively, not drawn at random.",)
     assert "chosen actively" in " ".join(active.health().advice)
     assert jury_on(data, nodes).verdict(advice=None).claim(0.5).coverage is None
-    with pytest.raises(SettingError, match="random, per class or actively"):
+    with pytest.raises(SettingError, match="random, per class, actively"):
         jury_on(data, nodes, chosen="cleverly")
 
 

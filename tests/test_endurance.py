@@ -13,42 +13,46 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 MOST_MB = 5.0  # 60 juries of this size take almost twice as much, were they kept
 
-# Each in a process of its own: a large one has room to hide in, as learning leaves it. Juries first as they should be,
+# Each in a child of a new process: a large one has room to hide in, as learning leaves it. Juries as they should be,
 # then with all of them kept.
-LEARNING = """
-data = endurance.synthetic(**endurance.GRAPH)
-print(json.dumps([endurance.observe("active-learning steps", endurance.learning(data, 4, 4))]))
-"""
-JURIES = """
-data = endurance.synthetic(**endurance.GRAPH)
-calm = endurance.observe("verdicts", endurance.hearing(data, 60, 6))
-kept, fit = [], endurance.Jury.fit
-endurance.Jury.fit = lambda jury: kept.append(fit(jury)) or kept.append(open("/dev/null")) or jury
-print(json.dumps([calm, endurance.observe("verdicts", endurance.hearing(data, 60, 6))]))
-"""
+SCRIPT = """
+import json, endurance
+from children import in_child
 
+data = endurance.synthetic(**endurance.GRAPH)
 
-def run(script: str) -> list[dict]:
-    path = os.pathsep.join([str(BENCHMARKS), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", f"import json, endurance\n{script}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def learning():
+    return endurance.observe("active-learning steps", endurance.learning(data, 4, 4))
+
+def juries():
+    return endurance.observe("verdicts", endurance.hearing(data, 60, 6))
+
+def kept_juries():
+    kept, fit = [], endurance.Jury.fit
+    endurance.Jury.fit = lambda jury: kept.append(fit(jury)) or kept.append(open("/dev/null")) or jury
+    return juries()
+
+print(json.dumps({work.__name__: in_child(work) for work in (learning, juries, kept_juries)}))
+"""
 
 
 @pytest.fixture(scope="module")
-def juries() -> list[dict]:
-    return run(JURIES)
+def observed() -> dict[str, dict]:
+    path = os.pathsep.join([str(BENCHMARKS), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_memory_and_files_stay(juries):
-    for row in [*run(LEARNING), juries[0]]:
-        assert row["growth_mb"] < MOST_MB
-        assert row["files_most"] == row["files_before"]
+@pytest.mark.parametrize("what", ["learning", "juries"])
+def test_memory_and_files_stay(observed, what):
+    row = observed[what]
+    assert row["growth_mb"] < MOST_MB
+    assert row["files_most"] == row["files_before"]
 
 
-def test_a_leak_would_be_seen(juries):
-    verdicts = juries[1]
+def test_a_leak_would_be_seen(observed):
+    verdicts = observed["kept_juries"]
     assert verdicts["growth_mb"] > MOST_MB
     assert verdicts["files_most"] > verdicts["files_before"]
 

@@ -159,9 +159,9 @@ def test_the_map_is_complete_and_true():
     assert problems(ROWS) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_citations_are_on_the_map(path: Path):
-    assert unlisted(path.read_text(encoding="utf-8"), dotted(path), ROWS) == []
+def test_citations_are_on_the_map():
+    for path in MODULES:
+        assert unlisted(path.read_text(encoding="utf-8"), dotted(path), ROWS) == [], dotted(path)
 
 
 def test_something_is_cited():

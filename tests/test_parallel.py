@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import joblib
@@ -18,6 +17,7 @@ import torch
 from joblib.parallel import ThreadingBackend
 from torch_geometric.data import Data
 
+from batch_functions import Deadly, Fatal, KillScheduler, Noted, fail, process_of
 from cases import two_block, undirected
 from gnn_zoo import ZOO
 from jurygcn import parallel as parallel_module
@@ -26,7 +26,7 @@ from jurygcn.conformal.exact import ExactCounter
 from jurygcn.conformal.predictions import LeaveOneOutPredictions
 from jurygcn.errors import JuryError, JuryWarning, SettingError
 from jurygcn.jury import Jury
-from jurygcn.models import GCN, train
+from jurygcn.models import train
 from jurygcn.parallel import ClusterError, map_batches
 from jurygcn.settings import Run
 from jurygcn.verdict import Verdict
@@ -135,22 +135,6 @@ def test_backends_that_hand_over_all_at_once(reference: Verdict):
         assert_same(jury_of().verdict(), reference)
 
 
-def process_of(batch: int) -> int:
-    return os.getpid()
-
-
-@dataclass(frozen=True)
-class Noted:
-    """A recipe that notes in a file who followed it."""
-
-    notes: Path
-
-    def __call__(self) -> Callable[[int], int]:
-        with self.notes.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        return abs
-
-
 def test_what_batches_share_arrives_once_per_worker(workers, tmp_path: Path):
     notes = tmp_path / "notes"
     results = map_batches(abs, range(-20, 0), pack=lambda: Noted(notes), parallel=workers)
@@ -175,74 +159,27 @@ def test_chunks_share_the_jurors_out(memory: int, workers: int):
     assert counter.chunks(workers, start=80) == []
 
 
-def fail(batch: int) -> int:
-    raise FileNotFoundError(f"batch {batch} is wrong")
-
-
 @pytest.mark.parametrize("parallel", ["serial", "workers"])
 def test_an_error_is_the_same_error(parallel: str, workers):
     with pytest.raises(FileNotFoundError, match="is wrong"):
         list(map_batches(fail, range(3), parallel=workers if parallel == "workers" else parallel))
 
 
-CALLS: list[int] = []  # in a worker
-
 # --- accidents ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fatal:
-    """A forward pass whose third call in a worker kills it; only the first worker dies."""
-
-    marker: Path
-    home: int = MAIN
-
-    def __call__(self, model: GCN, data: Data) -> torch.Tensor:
-        if os.getpid() != self.home:
-            CALLS.append(0)
-            if len(CALLS) > 2 and not self.marker.exists():
-                self.marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-        return model(data.x, data.edge_index)
 
 
 def test_a_worker_dies_and_nobody_notices(workers, tmp_path: Path):
     marker = tmp_path / "died"
-    jury = jury_of(forward=Fatal(marker), run=Run(memory="3MB"))
+    jury = jury_of(forward=Fatal(marker, MAIN), run=Run(memory="3MB"))
     here = jury.verdict()
     jury.run = replace(jury.run, parallel=workers)
     assert_same(jury.verdict(), here)
     assert marker.exists()
 
 
-@dataclass(frozen=True)
-class Deadly:
-    """A function whose batch 3 is deadly anywhere but here."""
-
-    home: int = MAIN
-
-    def __call__(self, batch: int) -> int:
-        if os.getpid() != self.home and batch == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return batch
-
-
 def test_a_batch_that_kills_every_worker_is_done_here(workers):
     with pytest.warns(JuryWarning, match="run in this process"):
-        assert list(map_batches(Deadly(), range(6), parallel=workers)) == list(range(6))
-
-
-@dataclass(frozen=True)
-class KillScheduler:
-    """A batch that kills the scheduler and goes on."""
-
-    pid: int
-
-    def __call__(self, batch: int) -> int:
-        if batch == 2:
-            os.kill(self.pid, signal.SIGKILL)
-        time.sleep(0.1)
-        return batch
+        assert list(map_batches(Deadly(MAIN), range(6), parallel=workers)) == list(range(6))
 
 
 def test_a_lost_scheduler_is_one_sentence(tmp_path: Path):

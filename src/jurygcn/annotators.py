@@ -11,7 +11,7 @@ Expectation maximisation alternates this posterior with the error rates
 
 .. math:: e_a = \frac{\sum_{(i, l) \text{ of } a} (1 - P(y_i = l))}{n_a + b}
 
-for :math:`n_a` answers. b = 3 is a weak prior, Beta(1, 4), that annotators are right: who gave few answers is trusted.
+for :math:`n_a` answers. b = 3 is a weak prior, Beta(1, 4): an annotator with few answers is taken to be right.
 The prior :math:`\pi_i` of each node is given, or it is the same for all nodes and estimated like an error rate.
 
 Answers without a second answer for the same node say nothing about error rates, unless :math:`\pi_i` is given.
@@ -30,7 +30,7 @@ from jurygcn.errors import DataError
 
 Array = NDArray[Any]
 
-STRICT = 3.0  # b: as many right answers are added to each annotator's
+PRIOR_ANSWERS = 3.0  # b: so many right answers are added to those of each annotator
 MOST_ITERATIONS, TOLERANCE = 1000, 1e-10
 TIE = 1e-6  # difference of probabilities below which two classes are tied
 
@@ -109,7 +109,7 @@ def agreement(
         posterior = (votes + np.exp(log_prior)) / (votes.sum(axis=1, keepdims=True) + 1.0)
     for _ in range(MOST_ITERATIONS):
         before = posterior
-        rates = np.bincount(who, 1.0 - posterior[where, said], len(names)) / (counts + STRICT)
+        rates = np.bincount(who, 1.0 - posterior[where, said], len(names)) / (counts + PRIOR_ANSWERS)
         rates = np.clip(rates, 1e-12, 1.0 - 1.0 / num_classes)
         share = np.log((posterior.sum(axis=0) + 1.0) / (len(nodes) + num_classes))
         logs = np.tile(share, (len(nodes), 1)) if log_prior is None else log_prior.copy()

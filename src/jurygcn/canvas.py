@@ -51,6 +51,13 @@ def _kind_of_figure() -> type[Figure]:
     return NotebookFigure
 
 
+def legend_below(figure: Figure, panels: Iterable[Axes], *, columns: int | None = None, **style: Any) -> None:
+    """One legend below all panels, with each label once; by default in one row."""
+    handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels())}
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns or len(handles), "frameon": False, **style}
+    figure.legend(handles.values(), handles.keys(), **place)
+
+
 def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """A colour and a marker for each name."""
     return {

@@ -14,7 +14,7 @@ from jurygcn.adding import KERNEL_SHARE
 from jurygcn.conformal.asked import Asked
 from jurygcn.conformal.predictions import MOST_VOTES
 from jurygcn.conformal.rank import MOST
-from jurygcn.engine.ways import DIRECTIONS
+from jurygcn.engine.ways import DIRECTIONS, Way
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.iterated import ARRAYS
 from jurygcn.linalg import NEVER_REFUSED, Choice, WithDiagonal, choose
@@ -234,16 +234,28 @@ def cost_of(jury: Jury, *, full: bool = False, advice: str | None = "auto", diff
         plain, N = cost_of(jury), int(jury.data.num_nodes)
         needed = max(plain.bytes, verdict_bytes(jury, N) + full_bytes(jury, N))
         return replace(plain, verdict_seconds=plain.verdict_seconds + added, full_seconds=added, bytes=needed)
-    engine, jurors = jury.engine, len(jury.positions)
-    n, P, C, N = engine.num_train, engine.num_parameters, engine.num_outputs, int(jury.data.num_nodes)
+    engine, jurors, N = jury.engine, len(jury.positions), int(jury.data.num_nodes)
     way = engine.way()
-    forward = way.forward_seconds
-    voting = _voting_seconds(jury, forward)
+    voting = _voting_seconds(jury, way.forward_seconds)
     if jury.leave_out.how == "retrain":
-        training = DERIVATIVE * forward * jury.retraining.epochs * jurors
+        training = DERIVATIVE * way.forward_seconds * jury.retraining.epochs * jurors
         needed = max(fit_bytes(jury, None), verdict_bytes(jury, N))
         return Cost(f"{jurors:,} jurors retrained", training, voting, needed, jurors, "none", 0, "")
     choice = planned_choice(jury)
+    votes = f"{_rank(jury)} directions, first-order votes" if jury.votes.how == "linearized" else "exact votes"
+    masks = f", {way.masks} draws of dropout" if way.masks else ""
+    what = (
+        f"{jurors:,} jurors of {engine.num_train:,} labels and {engine.num_parameters:,} parameters on {N:,} nodes, "
+        f"solver {choice.name}, {votes}{masks}"
+    )
+    needed, seconds = max(fit_bytes(jury, choice), verdict_bytes(jury, N)), _solving_seconds(jury, choice, way)
+    return Cost(what, seconds, voting, needed, jurors, choice.name, way.masks, way.why_slow)
+
+
+def _solving_seconds(jury: Jury, choice: Choice, way: Way) -> float:
+    """Passes for derivatives, the factorisation or iterations of the solver, and the solutions for all jurors."""
+    engine, jurors = jury.engine, len(jury.positions)
+    n, P, C = engine.num_train, engine.num_parameters, engine.num_outputs
     fast, exact = _operations_per_second(torch.float32), _operations_per_second(torch.float64)
     few = min(_rank(jury) + OVERSAMPLING, jurors) * (ITERATIONS + 1)
     solves = few if jury.votes.how == "linearized" else jurors
@@ -258,16 +270,10 @@ def cost_of(jury: Jury, *, full: bool = False, advice: str | None = "auto", diff
         seconds += 2 * wide * P**2 * (n + newton * jurors) / fast + P**3 / exact + 4 * float(P) ** 2 * solves / exact
     else:
         columns = solves + newton * jurors * (C - 1)
-        seconds += CG_ITERATIONS * columns * 2 * DERIVATIVE * forward
+        seconds += CG_ITERATIONS * columns * 2 * DERIVATIVE * way.forward_seconds
     if jury.leave_out.iterations > 1:
         seconds += (n * C) ** 2 * (P / fast + 2 * ITERATED * jurors / exact)
-    votes = f"{_rank(jury)} directions, first-order votes" if jury.votes.how == "linearized" else "exact votes"
-    masks = f", {way.masks} draws of dropout" if way.masks else ""
-    what = (
-        f"{jurors:,} jurors of {n:,} labels and {P:,} parameters on {N:,} nodes, solver {choice.name}, {votes}{masks}"
-    )
-    needed = max(fit_bytes(jury, choice), verdict_bytes(jury, N))
-    return Cost(what, seconds, voting, needed, jurors, choice.name, way.masks, way.why_slow)
+    return seconds
 
 
 def _voting_seconds(jury: Jury, forward: float) -> float:

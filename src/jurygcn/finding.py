@@ -80,9 +80,9 @@ def resolved_votes(jury: Jury) -> str:
     possible = possible and jury.leave_out.iterations == 1
     if votes == "linearized" and not possible:
         raise SettingError(
-            "votes='linearized' needs newton or influence jurors with curvature='ggn', got "
+            "expected newton or influence jurors with curvature='ggn' for votes='linearized', got "
             f"leave_out={how!r}, curvature={curvature!r}, corrected_by={jury.leave_out.corrected_by}, "
-            f"iterations={jury.leave_out.iterations}: use votes='exact'."
+            f"iterations={jury.leave_out.iterations}; use votes='exact'"
         )
     ballots = len(jury.positions) * int(jury.data.num_nodes) * jury.engine.num_outputs
     if votes == "auto":

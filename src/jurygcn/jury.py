@@ -17,7 +17,7 @@ from jurygcn.adding import check_full, check_groups, with_full
 from jurygcn.ambient import plain_torch
 from jurygcn.arrivals import on_new_graph
 from jurygcn.assembling import assemble
-from jurygcn.checks import in_short
+from jurygcn.checks import check_choice, in_short
 from jurygcn.choices import CHOSEN, Recipe
 from jurygcn.conformal.advice import Advice, panel_of
 from jurygcn.conformal.asked import Asked, Question
@@ -114,15 +114,12 @@ class Jury:
         run: int | str | Run | None = None,
     ) -> None:
         self.leave_out, self.votes, self.run = LeaveOut.of(leave_out), Votes.of(votes), Run.of(run)
-        if chosen not in CHOSEN:
-            raise SettingError(
-                f"Unknown chosen {chosen!r}: say how the labels were chosen, {', '.join(CHOSEN[:-1])} or {CHOSEN[-1]}."
-            )
+        check_choice(chosen, "chosen", CHOSEN)
         graph = graph_of(data, node_type)
         if train_nodes is None:
             train_nodes = graph.get("train_mask")
             if train_nodes is None:
-                raise SettingError("Expected train_nodes, got none, and the graph has no train_mask: pass the nodes.")
+                raise SettingError("expected train_nodes, got none, and the graph has no train_mask; pass the nodes")
         self.decay_assumed = weight_decay is None
         decay = ASSUMED_DECAY if weight_decay is None else weight_decay
         if isinstance(decay, torch.optim.Optimizer):

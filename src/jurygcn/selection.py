@@ -34,6 +34,7 @@ from jurygcn.candidates import (
 )
 from jurygcn.checks import check_choice, in_short
 from jurygcn.choices import LEFT_OUT_BY, RANKED_BY, Recipe
+from jurygcn.costs import LONG
 from jurygcn.data import check_nodes, graph_of
 from jurygcn.data.contents import contents
 from jurygcn.data.heterogeneous import layout_of
@@ -54,7 +55,6 @@ from jurygcn.settings import LeaveOut, Run
 CORRECTED = {"folds": 1.0, "jurors": 0.1}
 HIGH = ("expected_accuracy", "accuracy")  # measures of which more is better
 TOLD_APART = 2.0  # standard errors of a paired difference above which two candidates count as different
-LONG = 5.0  # work that is estimated to take longer is announced, in seconds
 
 
 @dataclass(frozen=True, eq=False)

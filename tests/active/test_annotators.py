@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from jurygcn.annotators import STRICT, agreement
+from jurygcn.annotators import PRIOR_ANSWERS as B
+from jurygcn.annotators import agreement
 from jurygcn.errors import DataError
 
 
@@ -33,7 +34,7 @@ def by_loops(answers, classes: int, prior=None) -> tuple[dict[int, np.ndarray], 
         e = {}
         for name in names:
             mine = [a for a in answers if a[1] == name]
-            e[name] = min(max(sum(1 - post[i][l] for i, _, l in mine) / (len(mine) + STRICT), 1e-12), 1 - 1 / classes)
+            e[name] = min(max(sum(1 - post[i][l] for i, _, l in mine) / (len(mine) + B), 1e-12), 1 - 1 / classes)
         share = [(sum(post[i][c] for i in nodes) + 1) / (len(nodes) + classes) for c in range(classes)]
         for i in nodes:
             p = np.array(share) if prior is None else prior[i].copy()
@@ -68,7 +69,7 @@ def log_likelihood(answers, rates, prior) -> float:
         for i, name, label in answers:
             p *= 1 - rates[name] if label == y[i] else rates[name] / (classes - 1)
         total += p
-    return float(np.log(total) + STRICT * sum(np.log1p(-e) for e in rates.values()))
+    return float(np.log(total) + B * sum(np.log1p(-e) for e in rates.values()))
 
 
 def test_the_error_rates_are_a_maximum_by_enumeration():

@@ -41,7 +41,7 @@ def test_graphpart_takes_the_centre_of_each_part():
     data = two_cliques()
     scene = scene_on(data, [], candidates=list(range(10)), batch=2)
     picked = STRATEGIES["graphpart"].choose(scene).nodes.tolist()
-    rows = graphpart.propagated(GraphStatistics.of(data))[:, 0]
+    rows = GraphStatistics.of(data).propagated_rows[:, 0]
     expected = [part[np.argmin(np.abs(rows[part] - rows[part].mean()))] for part in (np.arange(5), np.arange(5, 10))]
     assert sorted(picked) == expected
 
@@ -61,7 +61,7 @@ def test_graphpart_far_subtracts_the_distance_to_labelled_nodes(monkeypatch):
         return np.array([points[0], points[0] + 3.4]), np.array([0, 0, 1, 1, 1])
 
     monkeypatch.setattr(graphpart, "kmeans", kmeans)
-    GraphStatistics.of(data).__dict__["graphpart_points"] = np.arange(10.0)[:, None]
+    GraphStatistics.of(data).__dict__["propagated_rows"] = np.arange(10.0)[:, None]
     # budget 4 > 2 parts; the clusters (2, 3, 4) with centre 3.4 and (5, 6) with centre 5 have no label
     scene = scene_on(data, [1, 9], candidates=[0, 2, 3, 4, 5, 6, 7, 8], batch=2)
     near, far = STRATEGIES["graphpart"].choose(scene), STRATEGIES["graphpart-far"].choose(scene)

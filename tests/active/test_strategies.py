@@ -164,6 +164,8 @@ def test_badge_takes_the_longest_gradient_first_and_no_twin():
 
 # --- what holds for all --------------------------------------------------------------------------------------
 
+THREE_STEPS = {"initial": 6, "budget": 24, "step": 6, "seed": 1, "recipe": FAST}
+
 
 @pytest.fixture(scope="module")
 def holes():
@@ -175,10 +177,16 @@ def holes():
     return data, Split(known[:60], known[60:75], known[75:100])
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_no_strategy_leaves_the_pool(name, holes):
+@pytest.fixture(scope="module", params=STRATEGIES)
+def run_of(request, holes):
+    """The name of a strategy, and a run of it."""
     data, split = holes
-    history = active.run(data, name, initial=6, budget=24, step=6, seed=1, split=split, recipe=FAST)
+    return request.param, active.run(data, request.param, **THREE_STEPS, split=split)
+
+
+def test_no_strategy_leaves_the_pool(run_of, holes):
+    data, split = holes
+    _, history = run_of
     nodes = history.labelled
     assert len(nodes.unique()) == 24
     assert torch.isin(nodes, split.pool).all()
@@ -188,15 +196,14 @@ def test_no_strategy_leaves_the_pool(name, holes):
     assert history.to_frame()["labels"].tolist() == [6, 12, 18, 24]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_no_strategy_sees_a_label_that_was_not_asked_for(name, holes):
+def test_no_strategy_sees_a_label_that_was_not_asked_for(run_of, holes):
     """The same choices when every other label is a lie: the oracle alone knows the truth."""
     data, split = holes
-    honest = active.run(data, name, initial=6, budget=18, step=6, split=split, recipe=FAST)
+    name, honest = run_of
     lying = data.clone()
     lying.name = data.name
     lying.y = (data.y + 1) % 3
-    told = active.run(lying, name, initial=6, budget=18, step=6, split=split, recipe=FAST, oracle=active.truth(data))
+    told = active.run(lying, name, **THREE_STEPS, split=split, oracle=active.truth(data))
     assert told.labelled.equal(honest.labelled)
     assert told.steps[-1].accuracy != honest.steps[-1].accuracy  # only the measuring saw the lie
 

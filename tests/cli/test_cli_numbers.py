@@ -6,13 +6,16 @@ The commands are asked for their options, so that a new one is tested as well.
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 import pytest
 from invoke import refuses
+from typer import BadParameter, Context
 
 from jurygcn.cli import COMMANDS
 from jurygcn.cli.reporting import load
+from jurygcn.errors import SettingError
 
 HUGE = "9" * 20
 ABSURD = (
@@ -20,12 +23,14 @@ ABSURD = (
     *("1.2.3", "1,5", "1_000", "0x10", "1e", "e5", "--", "", " ", "two", "1 2", "1\n2", "\x00", "\x1b[31m"),
     *("٣", "３", "½", "²", "Ⅷ", "一", "1２", "\u2212" + "1", "\udcff"),
 )
+THROUGHOUT = ("nan", "-1e300", "9" * 5000, "", "\x1b[31m", "\udcff")
 WRITTEN = {"--memory", "--parallel", "--diffusion"}  # numbers within words, parsed by the library
 FINE = {("--parallel", "-1")}  # all cores
 WORDS = {"report": ("nowhere",), "reproduce": ("table1",), "data list": (), "demo": ()}
 LONGEST = 300  # characters of a sentence
 
 
+@cache
 def commands() -> dict[str, Any]:
     """Every command by its words, as in "active run"."""
     found = {name: load(name) for name in COMMANDS}
@@ -65,16 +70,27 @@ def test_the_options_are_found():
 
 @pytest.mark.parametrize(("words", "option"), OPTIONS)
 def test_absurd_numbers_are_one_sentence(words, option, tmp_path, monkeypatch):
+    """Every value as the option reads it; a few of them also through the whole command line."""
     monkeypatch.chdir(tmp_path)
-    given = (*words.split(), *WORDS.get(words, ("karate",)))
+    command = commands()[words]
+    parameter = next(p for p in command.params if p.opts[0] == option)
     for value in ABSURD:
-        if (option, value) in FINE:
-            continue
-        sentence = refuses(*given, f"{option}={value}")
+        if (option, value) not in FINE:
+            with pytest.raises((SettingError, BadParameter)) as refused:
+                parameter.process_value(Context(command), value)
+            check_sentence(getattr(refused.value, "message", None) or str(refused.value))
+    for value in THROUGHOUT:
+        sentence = refuses(*words.split(), *WORDS.get(words, ("karate",)), f"{option}={value}")
         assert option.strip("-") in sentence
-        assert len(sentence) < LONGEST
-        assert sentence.isprintable()
+        check_sentence(sentence)
     assert list(tmp_path.iterdir()) == []
+
+
+def check_sentence(sentence: str) -> None:
+    assert len(sentence) < LONGEST
+    assert sentence.isprintable()
+    assert "expected" in sentence
+    assert "got" in sentence
 
 
 def test_a_command_says_what_the_bounds_are():

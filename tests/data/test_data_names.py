@@ -19,7 +19,7 @@ from jurygcn.active.labels import class_number, read_labels, write_labels
 from jurygcn.active.oracle import from_file
 from jurygcn.active.tasks import read_answers
 from jurygcn.cli import app
-from jurygcn.cli.nodes import read_candidates, read_nodes
+from jurygcn.cli.nodes import read_any_nodes, read_nodes
 from jurygcn.data import clean, load_dataset
 from jurygcn.data.package_index import read_cora
 from jurygcn.errors import DataError
@@ -117,7 +117,7 @@ def test_results_can_be_given_back(ring: Path, tmp_path: Path):
     run("quantify", ring, "--labels", 10, *FAST, "--out", tmp_path / "out")
     frame = pd.read_csv(tmp_path / "out" / "verdict.csv").query("node in (4, 7, 30)")
     frame[["node", "name", "width"]].to_csv(tmp_path / "some.csv", index=False)
-    assert read_candidates(tmp_path / "some.csv", load_dataset(ring)).tolist() == [4, 7, 30]
+    assert read_any_nodes(tmp_path / "some.csv", load_dataset(ring), "--candidates").tolist() == [4, 7, 30]
 
 
 def test_the_neighbours_of_a_task_have_their_ids(ring: Path, tmp_path: Path):

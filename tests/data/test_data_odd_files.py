@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jurygcn.active.labels import read_labels, with_classes
-from jurygcn.cli.nodes import read_candidates
+from jurygcn.cli.nodes import read_any_nodes
 from jurygcn.data import as_data, csv_folder, load_dataset
 from jurygcn.errors import DataError
 
@@ -181,7 +181,7 @@ def test_odd_files_of_nodes(tmp_path):
     path = tmp_path / "nodes.txt"
     path.write_text(LONG)
     with pytest.raises(DataError, match=r"line 1: .* got 'xxx.*'\.\.\. \(5,000 characters\)") as caught:
-        read_candidates(path, load_dataset("karate"))
+        read_any_nodes(path, load_dataset("karate"), "--candidates")
     assert len(str(caught.value)) < 300
 
 

@@ -78,7 +78,7 @@ def test_reasons_are_about_the_suggested_class() -> None:
     assert (found.table.loc[~found.table["flagged"], "why"] == "").all()
 
 
-def test_witnesses_are_the_largest_coefficients_of_the_refits() -> None:
+def test_labels_against_are_the_largest_coefficients_of_the_refits() -> None:
     """The prediction without label i is a sum over the other labels; its coefficients come from solving it again."""
     data, _ = spoiled()
     jury = jury_of(data)

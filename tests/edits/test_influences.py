@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from edited_cases import DECAY, models, small
 from torch_geometric.data import Data
 from torch_geometric.explain import Explainer, fidelity, unfaithfulness
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
+from torch_geometric.nn import GCNConv
 from torch_geometric.utils import k_hop_subgraph
 
 from jurygcn import Jury, LeaveOut, Retraining
+from jurygcn.conformal.claims import Agreement
 from jurygcn.edits import influences, together
 from jurygcn.edits.certificate import Certificate
 from jurygcn.edits.explainer import JuryExplainer
-from jurygcn.errors import DataError, SettingError
+from jurygcn.errors import DataError, JuryWarning, SettingError
 from jurygcn.models import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -72,6 +76,79 @@ def test_labels_act_through_the_parameters_only() -> None:
     assert table["through_parameters"].equals(table["support"])
     with pytest.raises(SettingError, match="of"):
         JURIES["gcn", "cross_entropy"].influence_on(NODE, of="colours")
+
+
+def untrusted(why: str) -> Jury:
+    """A jury whose estimates are not trusted, for one of three reasons."""
+    data, nodes = small()
+    model, decay = models("gcn"), DECAY
+    if why == "batch normalisation":
+        model = BatchNormalised(data.num_features, 3)
+    if why == "no weight decay":
+        decay = 0.0
+    train(model, data, nodes, epochs=60, weight_decay=decay, seed=0)
+    settings = {"weight_decay": decay, "leave_out": LeaveOut(damping=0.01, decay="effective" if decay else "stated")}
+    jury = Jury(model, data, nodes, **settings).fit()
+    if why == "differ too much":
+        jury._agreement = Agreement(0.2, 0.5, 0.9, trusted=False)
+    return jury
+
+
+class BatchNormalised(torch.nn.Module):
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.norm = GCNConv(features, 4), torch.nn.BatchNorm1d(4)
+        self.second = GCNConv(4, classes)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.norm(self.first(x, edge_index))), edge_index)
+
+
+@pytest.mark.filterwarnings("error::jurygcn.errors.JuryWarning")
+@pytest.mark.parametrize("why", ["batch normalisation", "no weight decay", "differ too much"])
+def test_estimates_that_are_not_trusted_are_said_to_be_so(why: str) -> None:
+    jury = untrusted(why)
+    for of in ("labels", "edges"):
+        with pytest.warns(JuryWarning, match=f"{why}.*Effects through training may be wrong") as caught:
+            jury.influence_on(NODE, of=of)
+        assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]  # the caller's line
+    health = jury.what_if([NODE], remove_nodes=[2]).health
+    assert why in health.doubt
+    assert health.doubt in health.words
+
+
+@pytest.mark.filterwarnings("error::jurygcn.errors.JuryWarning")
+def test_trusted_estimates_carry_no_caution() -> None:
+    jury = JURIES["gcn", "cross_entropy"]
+    jury.influence_on(NODE, of="edges")
+    assert jury.what_if([NODE], remove_nodes=[2]).health.doubt == ""
+    untrusted_until_compared = untrusted("batch normalisation")
+    untrusted_until_compared._agreement = Agreement(0.99, 0.5, 0.5, trusted=True)
+    untrusted_until_compared.influence_on(NODE)
+
+
+@pytest.mark.filterwarnings("error::jurygcn.errors.JuryWarning")
+def test_influences_of_labels_by_retrained_jurors_carry_no_caution() -> None:
+    data, nodes = small()
+    model = models("gcn")
+    train(model, data, nodes, epochs=5, weight_decay=0.0, seed=0)
+    how = Retraining(epochs=5, processes=1)
+    settings = {"weight_decay": 0.0, "leave_out": "retrain", "retraining": how}
+    jury = Jury(model, data, nodes, **settings).fit()
+    jury.influence_on(NODE)
+
+
+def test_only_drawn_labels_have_jurors_after_an_edit_too() -> None:
+    data, nodes = small()
+    model = models("gcn")
+    train(model, data, nodes, epochs=60, weight_decay=DECAY, seed=0)
+    drawn = [int(node) for node in nodes[:4]]
+    settings = {"chosen": "actively", "drawn": drawn, "leave_out": LeaveOut(decay="stated")}
+    jury = Jury(model, data, nodes, weight_decay=DECAY, **settings).fit()
+    edited = jury.what_if(remove_nodes=drawn[:1]).jury()
+    assert edited.drawn
+    assert edited.train_nodes[edited.positions].tolist() == sorted(drawn[1:], key=edited.train_nodes.tolist().index)
+    assert not jury.what_if(remove_nodes=drawn).jury().drawn
 
 
 def test_forgetting_is_removing_and_its_certificate_compares_with_retraining() -> None:

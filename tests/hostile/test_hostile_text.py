@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from jurygcn.active.labels import read_labels, write_labels
 from jurygcn.cli import app
-from jurygcn.cli.nodes import read_candidates
+from jurygcn.cli.nodes import read_any_nodes
 from jurygcn.cli.output import write_csv
 from jurygcn.cli.reporting import say, shown, visible
 from jurygcn.data import load_dataset
@@ -99,7 +99,7 @@ def test_names_written_by_us_are_found_again(tmp_path):
     assert [unquoted(name) for name in written] == data.node_names
     chosen = [node for node, name in enumerate(data.node_names) if name == name.strip() and "\r" not in name]
     path.write_text(as_csv(["name"], [[data.node_names[node]] for node in chosen]))
-    assert read_candidates(path, data).tolist() == chosen
+    assert read_any_nodes(path, data, "--candidates").tolist() == chosen
 
 
 # --- the terminal ---------------------------------------------------------------------------------------------

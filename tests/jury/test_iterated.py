@@ -123,7 +123,7 @@ def test_what_has_no_iterations_is_refused():
         LeaveOut("influence", iterations=2)
     with pytest.raises(SettingError, match="whole number"):
         LeaveOut("newton", iterations=0)
-    with pytest.raises(SettingError, match="iterations=50: use votes='exact'"):
+    with pytest.raises(SettingError, match="iterations=50; use votes='exact'"):
         Jury(model, data, NODES, weight_decay=1e-2, leave_out=MANY, votes=Votes("linearized"))
     drops = GCN(data.x.shape[1], 4, 3, dropout=0.5).double()
     how = LeaveOut("newton", iterations=5, decay="stated", dropout_masks=2)

@@ -33,7 +33,7 @@ FEWER = {
     "cagcn": {"epochs": 60},
     "gats": {"epochs": 60},
     "self-train": {"rounds": (0.1, 0.3), "hops": 2},
-    "self-train-validated": {"rounds": (0.1, 0.3), "teacher_epochs": 60},
+    "self-train-validated": {"rounds": (0.1, 0.3), "teacher_epochs": 60, "components": (5,), "max_teachers": 4},
 }
 USE_VALIDATION = ("gat", "gpn", "temperature", "cagcn", "gats", "self-train-validated")
 FITTED: dict[str, learning.Fitted] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from typer.testing import CliRunner
 from jurygcn import GCN, Jury, train
 from jurygcn.active import Recipe, Scene
 from jurygcn.cli import app
-from jurygcn.conformal.claims import Claim, percent
+from jurygcn.conformal.claims import Claim, Grounds, percent
 from jurygcn.errors import SettingError
 from jurygcn.leave_one_out.retraining import Retraining
 from jurygcn.models.training import fit_gcn
@@ -282,7 +284,7 @@ def test_claims_withheld_for_other_reasons():
     assert active.verdict(advice=None).claim().reasons == ("The labels were chosen actively, not drawn at random.",)
     assert "chosen actively" in " ".join(active.health().advice)
     assert jury_on(data, nodes).verdict(advice=None).claim(0.5).coverage is None
-    with pytest.raises(SettingError, match="random, per class or actively"):
+    with pytest.raises(SettingError, match="random, per class, actively"):
         jury_on(data, nodes, chosen="cleverly")
 
 
@@ -333,3 +335,11 @@ def test_the_page_and_the_command_line_say_so(tmp_path: Path):
     facts = json.loads(quantify("--chosen", "actively", "--json"))["jury"]
     assert (facts["claim"], facts["claimed_coverage"]) == ("none", None)
     assert facts["claim_reasons"] == ["The labels were chosen actively, not drawn at random."]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_reasons_name_arguments_that_exist(alone: bool):
+    grounds = Grounds(classify=False, exact_ranks=False, panel_alone=alone)
+    named = re.findall(r"use (\w+)=", " ".join(grounds.claim(0.1, 50).reasons))
+    assert "exact_ranks" in named
+    assert set(named) <= set(inspect.signature(Jury.verdict).parameters)

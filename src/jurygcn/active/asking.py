@@ -11,7 +11,8 @@ from jurygcn.active.learners import ORACLE, LabelledGraph, suspicion
 from jurygcn.annotators import agreement
 from jurygcn.diagnostics.noise import NoiseModel
 
-DOUBTFUL = 0.2  # probability of being wrong from which a label is asked again, as in the labelling page
+# The probability of being wrong above which a label is asked again, and listed on the labelling page.
+DOUBTFUL = 0.2
 
 
 def doubtful(given: LabelledGraph, most: int) -> tuple[Tensor, NoiseModel | None]:

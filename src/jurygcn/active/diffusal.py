@@ -33,14 +33,14 @@ def diffusal(scene: Scene) -> Choice:
 
 def _facts(statistics: GraphStatistics) -> tuple[Array, Array]:
     """Column sums of the diffusion, (N,), and diffused features in few dimensions, (N, d); kept with the graph."""
-    known = statistics.__dict__
-    if "diffusal" not in known:
+
+    def compute() -> tuple[Array, Array]:
         walk = random_walk(statistics.adjacency)
         rows = reduce_rows(statistics.propagation.propagated(1), 100)
         sums = diffused(walk.T, np.ones((len(rows), 1)))[:, 0]
-        known["diffusal"] = sums, diffused(walk, rows)
-    found: tuple[Array, Array] = known["diffusal"]
-    return found
+        return sums, diffused(walk, rows)
+
+    return statistics.kept("diffusal", compute)
 
 
 def random_walk(adjacency: sp.csr_matrix) -> sp.csr_matrix:

@@ -16,7 +16,6 @@ predicted, not the given, classes of labelled nodes.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -40,8 +39,7 @@ def esp(scene: Scene) -> Choice:
         )
     if not len(scene.labelled):
         raise SettingError("expected labelled nodes for esp, got none; label some at random first")
-    rows = scene.statistics.propagation.propagated(2)
-    rows = np.asarray(rows.todense() if hasattr(rows, "todense") else rows, dtype=np.float64)
+    rows = scene.statistics.propagated_rows
     products = torch.from_numpy(rows @ rows.T + 1.0)  # the intercept is one more feature
     nodes, labels = scene.labelled.cpu(), scene.data.y[scene.labelled].cpu()
     left, chosen, scores = scene.candidates.cpu(), list[int](), list[float]()

@@ -82,30 +82,31 @@ def influence_of(statistics: GraphStatistics) -> sp.csr_matrix:
 
 def distances_of(statistics: GraphStatistics) -> Array:
     """Distances of all propagated rows, scaled so that the smallest is 0 and the largest is 1, (N, N) in float32."""
-    known = statistics.__dict__
-    if "grain_distances" not in known:
-        rows = np.asarray(sp.csr_matrix(statistics.propagation.propagated(2)).toarray(), dtype=np.float64)
-        if len(rows) > LIMIT:
-            raise SettingError(
-                f"expected at most {LIMIT:,} nodes for grain, which holds all distances, got {len(rows):,}; choose "
-                "another strategy"
-            )
+    count = statistics.adjacency.shape[0]
+    if count > LIMIT:
+        raise SettingError(
+            f"expected at most {LIMIT:,} nodes for grain, which holds all distances, got {count:,}; choose another "
+            "strategy"
+        )
+
+    def compute() -> Array:
+        rows = statistics.propagated_rows
         squares = (rows**2).sum(axis=1)
         found = squares[:, None] + squares - 2 * rows @ rows.T
         np.fill_diagonal(found, 0.0)
         found = np.sqrt(np.maximum(found, 0.0))
-        known["grain_distances"] = (found / max(float(found.max()), 1e-300)).astype(np.float32)
-    distances: Array = known["grain_distances"]
-    return distances
+        return np.asarray((found / max(float(found.max()), 1e-300)).astype(np.float32))
+
+    return statistics.kept("grain distances", compute)
 
 
 def balls_of(statistics: GraphStatistics) -> sp.csr_matrix:
     """Which nodes are in the ball of a node that each node influences, (N, N) of 0 and 1."""
-    known = statistics.__dict__
-    if "grain_balls" not in known:
+
+    def compute() -> sp.csr_matrix:
         near = sp.csr_matrix(distances_of(statistics) <= RADIUS, dtype=np.float64)
         balls = sp.csr_matrix(influence_of(statistics) @ near)
         balls.data[:] = 1.0
-        known["grain_balls"] = balls
-    found: sp.csr_matrix = known["grain_balls"]
-    return found
+        return balls
+
+    return statistics.kept("grain balls", compute)

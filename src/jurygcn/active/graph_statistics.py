@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,7 @@ from jurygcn.graph.features import reduce_rows
 from jurygcn.graph.propagation import Propagation
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 EXACT_BETWEENNESS = 5000  # most nodes with exact betweenness; larger graphs use PIVOTS sources
 PIVOTS = 1000
@@ -36,6 +38,14 @@ class GraphStatistics:
 
     adjacency: sp.csr_matrix
     propagation: Propagation
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def kept(self, name: str, compute: Callable[[], T]) -> T:
+        """What ``compute`` returns, computed once for the graph; each strategy has names of its own."""
+        if name not in self._kept:
+            self._kept[name] = compute()
+        found: T = self._kept[name]
+        return found
 
     @staticmethod
     def of(data: Data) -> GraphStatistics:
@@ -68,6 +78,12 @@ class GraphStatistics:
         """Which nodes are in the largest connected component, (N,) bool."""
         _, label = sp.csgraph.connected_components(self.adjacency, directed=False)
         return np.asarray(label == np.bincount(label).argmax())
+
+    @cached_property
+    def propagated_rows(self) -> Array:
+        r"""The rows of :math:`\hat A^2 X`, dense, in float64, (N, F)."""
+        rows: Any = self.propagation.propagated(2)
+        return np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64)
 
     @cached_property
     def propagated(self) -> Array:

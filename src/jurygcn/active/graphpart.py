@@ -32,7 +32,7 @@ def graphpart(scene: Scene, *, far: bool = False) -> Choice:
     most = PARTS.get(str(getattr(scene.data, "catalog_name", "")), scene.num_classes)
     budget = len(known) + scene.batch
     owner = parts_of(scene.statistics, scene.data, min(most, budget))
-    points, seed = propagated(scene.statistics), scene.draw_seed()
+    points, seed = scene.statistics.propagated_rows, scene.draw_seed()
     count = int(owner.max()) + 1
     found = []
     for part, share in enumerate(shares(budget, count)):
@@ -81,23 +81,13 @@ def nearest(points: Array, chosen: Array) -> Array:
     return found
 
 
-def propagated(statistics: GraphStatistics) -> Array:
-    r"""The rows of :math:`\hat A^2 X`, dense, kept with the graph, (N, F)."""
-    known = statistics.__dict__
-    if "graphpart_points" not in known:
-        rows = statistics.propagation.propagated(2)
-        known["graphpart_points"] = np.asarray(rows.todense() if hasattr(rows, "todense") else rows, dtype=np.float64)
-    points: Array = known["graphpart_points"]
-    return points
-
-
 def parts_of(statistics: GraphStatistics, data: Data, most: int) -> Array:
     """The part of each node, at most so many parts, the largest first, (N,)."""
-    known = statistics.__dict__
-    if "communities" not in known:
-        graph = nx.from_scipy_sparse_array(statistics.adjacency)
-        known["communities"] = [np.array(sorted(found)) for found in communities(graph)]
-    merged = ward(known["communities"], data.x.detach().cpu().double().numpy(), most)
+
+    def compute() -> list[Array]:
+        return [np.array(sorted(found)) for found in communities(nx.from_scipy_sparse_array(statistics.adjacency))]
+
+    merged = ward(statistics.kept("communities", compute), data.x.detach().cpu().double().numpy(), most)
     owner = np.empty(statistics.adjacency.shape[0], dtype=np.int64)
     for part, members in enumerate(sorted(merged, key=len, reverse=True)):
         owner[members] = part

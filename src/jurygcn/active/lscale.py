@@ -75,15 +75,16 @@ class _Encoder(nn.Module):
 
 def infomax(data: Data) -> Tensor:
     """The embedding of Deep Graph Infomax at its lowest loss, kept with the graph, (N, d)."""
-    known = GraphStatistics.of(data).__dict__
-    if "infomax" not in known:
+
+    def compute() -> Tensor:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(0)
             model = trained_infomax(data, NARROW if int(data.num_nodes) > MANY else WIDTH)
         with torch.no_grad():
-            known["infomax"] = model.encoder(torch.arange(int(data.num_nodes)))
-    embedding: Tensor = known["infomax"]
-    return embedding
+            embedding: Tensor = model.encoder(torch.arange(int(data.num_nodes)))
+        return embedding
+
+    return GraphStatistics.of(data).kept("infomax", compute)
 
 
 def trained_infomax(data: Data, width: int) -> DeepGraphInfomax:

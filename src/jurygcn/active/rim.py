@@ -89,25 +89,26 @@ class Rim:
 
 def influence_of(statistics: GraphStatistics) -> sp.csr_matrix:
     """The transpose of P²: the share of each node (row) in what others (columns) receive over two hops, (N, N)."""
-    known = statistics.__dict__
-    if "rim_influence" not in known:
+
+    def compute() -> sp.csr_matrix:
         closed = sp.csr_matrix(statistics.propagation.averaging, dtype=float)
         degree = np.diff(closed.indptr)
         closed.data = np.repeat(1.0 / degree, degree)  # in float64
-        known["rim_influence"] = sp.csr_matrix((closed @ closed).T)
-    found: sp.csr_matrix = known["rim_influence"]
-    return found
+        return sp.csr_matrix((closed @ closed).T)
+
+    return statistics.kept("rim influence", compute)
 
 
 def similarities(statistics: GraphStatistics, data: Data, nodes: Array) -> Array:
     """Cosines of the rows of P²X of these nodes, scaled so that the least of all pairs is 0 and the most 1, (n, n)."""
-    known = statistics.__dict__
-    if "rim_rows" not in known:
+
+    def compute() -> tuple[Array, float]:
         rows = influence_of(statistics).T @ data.x.detach().cpu().double().numpy()
         length = np.linalg.norm(rows, axis=1, keepdims=True)
         rows = np.divide(rows, length, out=np.zeros_like(rows), where=length > 0).astype(np.float32)
         least = min(float((rows[start : start + BLOCK] @ rows.T).min()) for start in range(0, len(rows), BLOCK))
-        known["rim_rows"] = rows, least
-    rows, least = known["rim_rows"]
+        return rows, least
+
+    rows, least = statistics.kept("rim rows", compute)
     own = rows[nodes].astype(float)
     return np.asarray(np.clip((own @ own.T - least) / max(1.0 - least, 1e-300), 0.0, 1.0))

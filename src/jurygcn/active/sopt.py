@@ -148,9 +148,9 @@ class GaussianField:
 
 def laplacian_of(statistics: GraphStatistics) -> Laplacian:
     """The Laplacian of the largest component, cached with the graph's statistics."""
-    known = statistics.__dict__.get("laplacian")
-    if known is None:
+
+    def compute() -> Laplacian:
         inside = np.flatnonzero(statistics.component)
-        known = statistics.__dict__["laplacian"] = Laplacian(sp.csr_matrix(statistics.adjacency[inside][:, inside]))
-    found: Laplacian = known
-    return found
+        return Laplacian(sp.csr_matrix(statistics.adjacency[inside][:, inside]))
+
+    return statistics.kept("laplacian", compute)

@@ -7,6 +7,7 @@ import time
 import torch
 from torch_geometric.data import Data
 
+from jurygcn.active.asking import DOUBTFUL
 from jurygcn.active.labels import class_words
 from jurygcn.active.loop import check_choice
 from jurygcn.active.registry import STRATEGIES
@@ -22,7 +23,6 @@ from jurygcn.jury import Jury
 STRATEGY = "jury-design"
 ALPHA = 0.1
 LEVEL = 0.9  # of the band
-SUSPICIOUS = 0.2  # probability of being wrong from which a label is worth a second look
 MOST_DOUBTFUL = 20
 
 
@@ -88,7 +88,7 @@ def estimated_accuracy(jury: Jury) -> Point:
 
 def doubtful_labels(jury: Jury) -> list[Doubtful]:
     """The labels that are probably wrong, as the jurors without them say; most suspicious first."""
-    table = jury.label_errors(threshold=SUSPICIOUS).table
+    table = jury.label_errors(threshold=DOUBTFUL).table
     numbers = {name: c for c, name in enumerate(class_words(jury.data))}
     flagged = table[table["flagged"]].head(MOST_DOUBTFUL)
     rows = zip(flagged["node"], flagged["label"], flagged["suggested"], flagged["probability"])

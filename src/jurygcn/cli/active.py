@@ -74,13 +74,13 @@ def next_nodes(
     """
     from jurygcn.active import next_tasks
     from jurygcn.active.tasks import label_studio_config, label_studio_tasks, tasks_csv
-    from jurygcn.cli.nodes import read_candidates
+    from jurygcn.cli.nodes import read_any_nodes
 
     _check_file(out, "--out", ".json")
     graph = _graph(data, labels, classes)
     known = _read_known(labels, graph)
     recipe = Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout)
-    pool = None if candidates is None else read_candidates(candidates, graph)
+    pool = None if candidates is None else read_any_nodes(candidates, graph, "--candidates")
     with progress_bar("Choosing nodes"):
         tasks = next_tasks(graph, known, strategy, batch=batch, candidates=pool, recipe=recipe, seed=seed)
     files: list[Path] = []

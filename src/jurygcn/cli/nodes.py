@@ -36,20 +36,14 @@ def read_nodes(path: Path, data: Data) -> Tensor:
     """Node indices from a run.json, or from a text or CSV file with one node in the first column of each line.
 
     See `jurygcn.data.names` for the meaning of a line. Empty lines, lines that begin with # and a heading such as
-    "node"
-    are skipped.
+    "node" are skipped.
     """
     return checked(_read(path, data, "--train-nodes"), data, str(path.name))
 
 
-def read_candidates(path: Path, data: Data) -> Tensor:
-    """Node indices from the same kinds of file, labelled or not."""
-    return check_nodes(torch.tensor(_read(path, data, "--candidates"), dtype=torch.long), data, what=path.name)
-
-
-def read_drawn(path: Path, data: Data) -> Tensor:
-    """The nodes that were drawn at random, from the same kinds of file."""
-    return check_nodes(torch.tensor(_read(path, data, "--drawn"), dtype=torch.long), data, what=path.name)
+def read_any_nodes(path: Path, data: Data, option: str) -> Tensor:
+    """Node indices from the same kinds of file, labelled or not; ``option`` is the one that names the file."""
+    return check_nodes(torch.tensor(_read(path, data, option), dtype=torch.long), data, what=path.name)
 
 
 def _read(path: Path, data: Data, option: str) -> list[int]:

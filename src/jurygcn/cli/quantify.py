@@ -66,7 +66,7 @@ def quantify(
     jurygcn report. After an interruption the same command counts only the remaining votes.
     """
     from jurygcn.cli.groups import groups_of
-    from jurygcn.cli.nodes import read_drawn
+    from jurygcn.cli.nodes import read_any_nodes
     from jurygcn.cli.trained_model import Settings, load_graph, start_session
     from jurygcn.cli.verdicts import judge, leave_out_by
     from jurygcn.engine.moved import check_grown
@@ -91,7 +91,7 @@ def quantify(
     if grown is not None:
         check_grown(graph, grown)
     compared = groups_of(groups, by, graph if grown is None else grown)
-    voters = None if drawn is None else read_drawn(drawn, graph)
+    voters = None if drawn is None else read_any_nodes(drawn, graph, "--drawn")
     session = start_session(graph, loading, settings)
     judgement = judge(
         session,

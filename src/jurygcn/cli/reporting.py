@@ -143,7 +143,8 @@ def shown(text: object) -> str:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Show the library's warnings as one-line notes; hide other warnings unless debugging."""
+    """Show the library's warnings as one-line notes, each once; hide other warnings unless debugging."""
+    shown_before: set[str] = set()
     with warnings.catch_warnings():
         if not debugging():
             warnings.simplefilter("ignore")
@@ -160,7 +161,9 @@ def warnings_as_notes() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, DataNotice | JuryWarning):
-                say(f"Note: {message}", style="yellow")
+                if str(message) not in shown_before:
+                    say(f"Note: {message}", style="yellow")
+                shown_before.add(str(message))
             else:
                 usual(message, category, filename, lineno, file, line)
 

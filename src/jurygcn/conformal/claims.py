@@ -178,33 +178,40 @@ class Grounds:
 
     def _against(self, alpha: float, num_jurors: int) -> Iterator[str]:
         """Reasons why nothing may be claimed."""
-        if self.panel_alone:
-            pass
-        elif self.leave_out == "printed":
-            yield "The jurors follow the paper's formulas as printed, which move towards the left-out label."
-        elif self.leave_out == "influence":
-            yield "Influence jurors move too little, so their coverage is too low: use leave_out='newton'."
         if not self.classify and self.interval == "jackknife":
             yield "The plain jackknife has no guarantee: use interval='jackknife+' or 'minmax'."
-        if self.panel_alone:
-            pass
-        elif self.agreement is not None and not self.agreement.trusted:
-            yield f"{self.agreement.words} They differ too much: train the model longer, or use leave_out='retrain'."
-        elif self.agreement is None and self.batch_norm and self.leave_out != "retrain":
-            yield (
-                "The model has batch normalisation. Estimated jurors of such models often differ from retrained ones: "
-                "compare them with jury.fidelity(), or use leave_out='retrain'."
-            )
-        if self.agreement is None and not self.decayed and self.leave_out != "retrain" and not self.panel_alone:
-            yield (
-                "The model has no weight decay, so its jurors rest on an estimated one: compare them with retrained "
-                "ones by jury.fidelity()."
-            )
+        if not self.panel_alone:
+            yield from self._against_jurors()
         needed = ceil(1 / alpha) - 1
         if num_jurors < needed:
             yield f"With {num_jurors} jurors no label can be excluded at level {alpha:g}; that needs {needed} jurors."
         if alpha >= 0.5 and not self.full:
             yield f"At level {alpha:g} the guarantee 1 - 2 alpha is not positive."
+
+    def _against_jurors(self) -> Iterator[str]:
+        """Reasons why nothing may be claimed of votes of the model's jurors."""
+        if self.leave_out == "printed":
+            yield "The jurors follow the paper's formulas as printed, which move towards the left-out label."
+        elif self.leave_out == "influence":
+            yield "Influence jurors move too little, so their coverage is too low: use leave_out='newton'."
+        if self.agreement is not None:
+            if not self.agreement.trusted:
+                yield (
+                    f"{self.agreement.words} They differ too much: train the model longer, or use leave_out='retrain'."
+                )
+            return
+        if self.leave_out == "retrain":
+            return
+        if self.batch_norm:
+            yield (
+                "The model has batch normalisation. Estimated jurors of such models often differ from retrained ones: "
+                "compare them with jury.fidelity(), or use leave_out='retrain'."
+            )
+        if not self.decayed:
+            yield (
+                "The model has no weight decay, so its jurors rest on an estimated one: compare them with retrained "
+                "ones by jury.fidelity()."
+            )
 
     def _unproven(self) -> Iterator[str]:
         """Reasons why a target is not a promise."""
@@ -217,7 +224,7 @@ class Grounds:
             if self.landmarks:
                 yield "The panel is spanned by some of the labelled nodes, which it does not treat like the others."
             if not self.classify and not self.exact_ranks:
-                yield "The ends are interpolated: use exact=True."
+                yield "The ends are interpolated: use exact_ranks=True."
             return
         if self.full:
             yield "Jurors that learn the added label are estimated, not retrained."
@@ -237,7 +244,7 @@ class Grounds:
         if self.advised:
             yield "The weights of the advice were chosen with the same labels: leave it out with advice=None."
         if not self.classify and not self.exact_ranks:
-            yield "The ends are interpolated: use exact=True."
+            yield "The ends are interpolated: use exact_ranks=True."
 
     def _about_dropout(self) -> Iterator[str]:
         if self.dropout_masks:

@@ -46,13 +46,20 @@ def grounds_of(jury: Jury, question: Question, advice: str | None) -> Grounds:
 
 
 def jurors_trusted(jury: Jury) -> bool:
-    """Whether the model's jurors may vote in the stacked jury.
+    """Whether the model's jurors may vote in the stacked jury: retrained ones, or estimated ones that are trusted."""
+    return jury.leave_out.how == "retrain" or not why_untrusted(jury)
 
-    ``fidelity`` decides, if it was called. Before, estimated jurors of models with batch normalisation or without
-    weight decay are not trusted: they often differ from retrained ones.
+
+def why_untrusted(jury: Jury) -> str:
+    """Why estimates of training without some labels are not trusted, in a sentence or two; empty if they are.
+
+    ``fidelity`` decides, if it was called. Before, estimates for models with batch normalisation or without weight
+    decay are not trusted: they often differ from retraining.
     """
-    if jury.leave_out.how == "retrain":
-        return True
     if jury.agreement is not None:
-        return jury.agreement.trusted
-    return not has_batch_norm(jury.engine.model) and bool((jury.engine.decay > 0).any())
+        return "" if jury.agreement.trusted else f"{jury.agreement.words} They differ too much."
+    if has_batch_norm(jury.engine.model):
+        return "The model has batch normalisation: estimates for such models often differ from retraining."
+    if not bool((jury.engine.decay > 0).any()):
+        return "The model has no weight decay, so estimates rest on an estimated one."
+    return ""

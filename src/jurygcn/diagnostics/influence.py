@@ -57,7 +57,7 @@ def influence_of_labels(jury: Jury, nodes: Tensor, *, count: int | None = None) 
     return Influence(jury.positions[positions], support, without)
 
 
-def influence_on(jury: Jury, node: int) -> pd.DataFrame:
+def influence_of_all_labels(jury: Jury, node: int) -> pd.DataFrame:
     """All labels by their influence on the prediction of ``node``; see :class:`Influence` for the columns."""
     found = influence_of_labels(jury, check_nodes([node], jury.data, what="node"))
     positions = found.positions[0]

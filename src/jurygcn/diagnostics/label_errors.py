@@ -27,7 +27,7 @@ from jurygcn.errors import SettingError
 if TYPE_CHECKING:
     from jurygcn.jury import Jury
 
-WITNESSES = 3  # the labels named for each node
+NAMED = 3  # the labels named for each node
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
     order = wrong.argsort(descending=True, stable=True)
     count = int((wrong > threshold).sum())
     names = class_names_of(jury)
-    against = _witnesses(jury, suggested)
+    against = _labels_against(jury, suggested)
     neighbours = _neighbours(jury, found.nodes[order[:count]])
     table = pd.DataFrame(
         {
@@ -124,7 +124,7 @@ def label_errors_of(jury: Jury, *, threshold: float) -> LabelErrors:
     )
 
 
-def _witnesses(jury: Jury, suggested: Tensor) -> list[list[int]]:
+def _labels_against(jury: Jury, suggested: Tensor) -> list[list[int]]:
     r"""For each juror's node the labelled nodes of the suggested class that the stacked jury gives most weight there.
 
     Without label i a regression predicts :math:`f_{-i}(i) = \sum_{j \ne i} h_{ij} y_j / (1 - h_{ii})`. So these are the
@@ -142,7 +142,7 @@ def _witnesses(jury: Jury, suggested: Tensor) -> list[list[int]]:
     targets = jury.engine.targets[jury.positions].cpu()
     weights[targets[None, :] != suggested[:, None]] = 0.0
     weights.fill_diagonal_(0.0)
-    top = weights.topk(min(WITNESSES, n), dim=1)
+    top = weights.topk(min(NAMED, n), dim=1)
     kept = zip(nodes[top.indices].tolist(), (top.values > 0).tolist())
     return [[node for node, there in zip(row, some) if there] for row, some in kept]
 

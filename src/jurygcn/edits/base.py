@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from jurygcn.curvature import GGN, GGNFactor
+from jurygcn.diagnostics.grounds import why_untrusted
 from jurygcn.edits.replaced import short_way
 from jurygcn.engine import Engine
 from jurygcn.errors import SettingError
@@ -39,6 +40,7 @@ class Base:
         first: the length of the first step of a sequence of edits, in the norm of its curvature; 0 before it.
         gradient: how far the trained model is from a minimum, see ``EditHealth``.
         solver, memory: how later curvatures are factorised.
+        doubt: why estimates for this model are not trusted, see ``why_untrusted``; empty if they are.
     """
 
     engine: Engine
@@ -51,6 +53,7 @@ class Base:
     gradient: float
     solver: str | Solver
     memory: float
+    doubt: str
 
     @cached_property
     def short_way(self) -> bool:
@@ -66,7 +69,7 @@ class Base:
         )
         prepared = choose(self.solver, curvature, memory=self.memory).prepare(curvature)
         moved = self.moved + theta - self.engine.theta
-        kept = (first, self.gradient, self.solver, self.memory)
+        kept = (first, self.gradient, self.solver, self.memory, self.doubt)
         return Base(engine, curvature, prepared, self.count, carried, moved, *kept)
 
 
@@ -85,7 +88,7 @@ def base_of(jury: Jury) -> Base:
         )
     nothing = torch.zeros_like(engine.theta)
     found = jury.factorised
-    settings = (jury.leave_out.solver, jury.run.bytes)
+    settings = (jury.leave_out.solver, jury.run.bytes, why_untrusted(jury))
     gradient = _gradient(engine, curvature)
     return Base(engine, curvature, found.prepared, engine.num_train, nothing, nothing, 0.0, gradient, *settings)
 

@@ -13,8 +13,8 @@ from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 
 from jurygcn.checks import check_choice
 from jurygcn.edits.base import base_of
-from jurygcn.edits.edit import edit_of, is_undirected
-from jurygcn.edits.influences import edges_near, effects_on, sources_of
+from jurygcn.edits.edit import is_undirected
+from jurygcn.edits.influences import edges_away, edges_near, effects_on, node_away, sources_of
 from jurygcn.edits.together import edge_scores
 from jurygcn.errors import DataError
 from jurygcn.graph.neighbourhood import num_hops
@@ -88,8 +88,7 @@ class JuryExplainer(ExplainerAlgorithm):
     def _edges(self, node: int, output: int) -> Tensor:
         pairs, data = edges_near(self.jury, node), self.jury.data
         both = is_undirected(data)
-        edits = [edit_of(self.jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
-        drops = self._drops(edits, node, output)
+        drops = self._drops(edges_away(self.jury, pairs), node, output)
         span = int(data.num_nodes)
         values = torch.zeros(data.edge_index.shape[1])
         keys = data.edge_index[0] * span + data.edge_index[1]
@@ -108,9 +107,7 @@ class JuryExplainer(ExplainerAlgorithm):
 
     def _nodes(self, node: int, output: int) -> Tensor:
         near = sources_of(self.jury, node)
-        drops = self._drops(
-            [edit_of(self.jury.engine, remove_nodes=[other], undirected=False) for other in near], node, output
-        )
+        drops = self._drops([node_away(self.jury, other) for other in near], node, output)
         values = torch.zeros(int(self.jury.data.num_nodes))
         values[torch.tensor(near, dtype=torch.long)] = drops
         return values

@@ -17,7 +17,8 @@ from torch_geometric.data import Data
 from jurygcn.checks import check_choice, check_count
 from jurygcn.choices import TAKEN_AWAY
 from jurygcn.data import check_nodes
-from jurygcn.diagnostics.influence import influence_on as influence_of_all_labels
+from jurygcn.diagnostics.grounds import why_untrusted
+from jurygcn.diagnostics.influence import influence_of_all_labels
 from jurygcn.edits.base import Base, base_of, predictions
 from jurygcn.edits.certificate import retrained_after
 from jurygcn.edits.edit import Edit, edit_of, is_undirected
@@ -65,13 +66,23 @@ def influence_on(jury: Jury, node: int, of: str, check: int = 0) -> pd.DataFrame
     check_choice(of, "of", TAKEN_AWAY)
     check_count(check, "check", least=0, most=MOST)
     table = _table_of(jury, node, of)
+    exact = of == "labels" and jury.leave_out.how == "retrain"
+    if not exact and (doubt := why_untrusted(jury)):
+        warnings.warn(
+            f"{doubt} Effects through training may be wrong; compare them with training again, by "
+            "influence_on(..., check=3) or jury.fidelity().",
+            JuryWarning,
+            stacklevel=4,
+        )
     if check:
-        known = [trained_again(jury, node, _edit_of(jury, node, row)) for row in table[:check].to_dict("records")]
+        known = [
+            drop_after_retraining(jury, node, _edit_of(jury, node, row)) for row in table[:check].to_dict("records")
+        ]
         table["retrained"] = known + [math.nan] * (len(table) - len(known))
     return table
 
 
-def trained_again(jury: Jury, node: int, edit: Edit) -> float:
+def drop_after_retraining(jury: Jury, node: int, edit: Edit) -> float:
     """How much the prediction of a node drops if the model is trained again after an edit."""
     engine = jury.engine
     data, train_nodes = edit.applied(engine.data), edit.labelled(engine.train_nodes)
@@ -86,12 +97,12 @@ def trained_again(jury: Jury, node: int, edit: Edit) -> float:
 def _edit_of(jury: Jury, node: int, row: dict[Any, Any]) -> Edit:
     """What a row of the table takes away."""
     if "source" in row:
-        return _without_edge(jury, (int(row["source"]), int(row["target"])))
+        return edges_away(jury, [(int(row["source"]), int(row["target"]))])[0]
     if "feature" in row:
         return _without_feature(jury, node, int(row["feature"]))
     if "train_node" in row:
         return edit_of(jury.engine, change_labels={int(row["train_node"]): None})
-    return _without_node(jury, int(row["node"]))
+    return node_away(jury, int(row["node"]))
 
 
 def _table_of(jury: Jury, node: int, of: str) -> pd.DataFrame:
@@ -124,13 +135,14 @@ def effects_on(base: Base, edits: Sequence[Edit], nodes: Sequence[int], *, retra
         return Effects(nothing, nothing, nothing)
     before = predictions(engine, engine.theta[None], known)[place, :, 0]
 
-    def some(numbered: Sequence[tuple[Edit, int]]) -> list[tuple[Tensor, Tensor]]:
-        moves = steps_of(base, [edit for edit, _ in numbered]) if retrain else None
-        parts = [slice(k, k + FEW) for k in range(0, len(numbered), FEW)]
-        return [seen(numbered[part], None if moves is None else moves[part]) for part in parts]
+    def in_one_batch(pairs: Sequence[tuple[Edit, int]]) -> list[tuple[Tensor, Tensor]]:
+        moves = steps_of(base, [edit for edit, _ in pairs]) if retrain else None
+        parts = [slice(k, k + FEW) for k in range(0, len(pairs), FEW)]
+        return [after_edits(pairs[part], None if moves is None else moves[part]) for part in parts]
 
-    def seen(numbered: Sequence[tuple[Edit, int]], moves: Tensor | None) -> tuple[Tensor, Tensor]:
-        part, asked = [edit for edit, _ in numbered], [node for _, node in numbered]
+    def after_edits(pairs: Sequence[tuple[Edit, int]], moves: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Predictions after each edit, with the parameters as they are, and with those that the step leads to."""
+        part, asked = [edit for edit, _ in pairs], [node for _, node in pairs]
         own = torch.arange(len(part))
         graph, centres = edited_parts(base, part, own, torch.tensor(asked))
         there = engine.elsewhere(graph, centres, engine.targets[:1].expand(len(part), *engine.targets.shape[1:]))
@@ -140,7 +152,7 @@ def effects_on(base: Base, edits: Sequence[Edit], nodes: Sequence[int], *, retra
         found = predictions(there, thetas, centres)  # (b, C, 1 + b)
         return found[:, :, 0], found[own, :, 0 if moves is None else own + 1]
 
-    parts = [part for found in in_batches(list(zip(edits, nodes, strict=True)), some) for part in found]
+    parts = [part for found in in_batches(list(zip(edits, nodes, strict=True)), in_one_batch) for part in found]
     return Effects(before, torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts]))
 
 
@@ -197,7 +209,7 @@ def _edges(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
 
 def _nodes(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
     near = _cut(sources_of(jury, node), "nodes")
-    return {"node": near}, [_without_node(jury, other) for other in near]
+    return {"node": near}, [node_away(jury, other) for other in near]
 
 
 def _features(jury: Jury, node: int) -> tuple[dict[str, list[int]], list[Edit]]:
@@ -211,11 +223,8 @@ def edges_away(jury: Jury, pairs: Sequence[tuple[int, int]]) -> list[Edit]:
     return [edit_of(jury.engine, remove_edges=[pair], undirected=both) for pair in pairs]
 
 
-def _without_edge(jury: Jury, pair: tuple[int, int]) -> Edit:
-    return edges_away(jury, [pair])[0]
-
-
-def _without_node(jury: Jury, node: int) -> Edit:
+def node_away(jury: Jury, node: int) -> Edit:
+    """The edit that removes a node."""
     return edit_of(jury.engine, remove_nodes=[node], undirected=False)
 
 
@@ -228,6 +237,6 @@ def _without_feature(jury: Jury, node: int, feature: int) -> Edit:
 def _cut(things: list[Item], what: str) -> list[Item]:
     if len(things) > MOST:
         warnings.warn(
-            f"{len(things):,} {what} reach this node; the {MOST:,} nearest are tried.", JuryWarning, stacklevel=5
+            f"{len(things):,} {what} reach this node; the {MOST:,} nearest are tried.", JuryWarning, stacklevel=7
         )
     return things[:MOST]

@@ -53,6 +53,8 @@ class EditHealth:
         drift: length of the change since training, relative to the first step of the sequence of edits.
         gradient: how far from a minimum training stopped: length of the gradient of the objective over the lengths of
             its two parts, loss and weight decay. 0 at a minimum.
+        doubt: why estimates for this model are not trusted: batch normalisation, no weight decay, or what
+            ``jury.fidelity()`` found; empty if they are.
     """
 
     affected: int
@@ -60,6 +62,7 @@ class EditHealth:
     remaining: float
     drift: float
     gradient: float
+    doubt: str = ""
 
     @property
     def retrain(self) -> bool:
@@ -84,6 +87,8 @@ class EditHealth:
                 f" The model is not at a minimum, and all edits have moved it {self.drift:.1f} times as far as the "
                 "first; errors grow with this distance."
             )
+        if self.doubt:
+            said += f" {self.doubt}"
         if self.retrain:
             return f"{said} Train the model again."
         if self.gradient > AT_MINIMUM:
@@ -181,8 +186,13 @@ class WhatIf:
 
     @plain_torch()
     def jury(self) -> Jury:
-        """A fitted jury of the model after the edit on the edited graph, with the settings of this one."""
+        """A fitted jury of the model after the edit on the edited graph, with the settings of this one.
+
+        Where only labels that were drawn at random have jurors, these are the ones that are left.
+        """
         old = self._jury
+        drawn = old.train_nodes[old.positions] if old.drawn else self.train_nodes[:0]
+        drawn = drawn[torch.isin(drawn, self.train_nodes)]
         made = type(old)(
             self.model(),
             self.data,
@@ -191,6 +201,7 @@ class WhatIf:
             weight_decay=None if old.decay_assumed else old.engine.weight_decay,
             forward=old.engine.forward,
             chosen=old.chosen,
+            drawn=drawn if len(drawn) else None,
             retraining=old.retraining,
             leave_out=old.leave_out,
             votes=old.votes,
@@ -326,7 +337,7 @@ class Walk:
         step = float((self.base.moved + self.step).norm()) / size if size > 0 else 0.0
         remaining = self._length(self.next) / self.whole if self.whole > 0 else 0.0
         drift = self.whole / self.first if self.first > 0 else 0.0
-        return EditHealth(self.affected, step, remaining, drift, self.base.gradient)
+        return EditHealth(self.affected, step, remaining, drift, self.base.gradient, self.base.doubt)
 
     def _length(self, step: Tensor) -> float:
         product = self.base.curvature.matmul(step[:, None]) + self.objectives.correction(step[:, None])

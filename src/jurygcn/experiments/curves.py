@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from jurygcn.canvas import canvas, looks
+from jurygcn.canvas import canvas, legend_below, looks
 from jurygcn.experiments.cells import Row
 from jurygcn.experiments.graphs import NAMES
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -83,7 +82,7 @@ def curves(
         panel.grid(axis="y", color="#E6E6E6", linewidth=0.8)
         panel.set_axisbelow(True)
     panels[0].set_ylabel(ylabel)
-    _legend_below(figure, panels, columns=columns)
+    legend_below(figure, panels, columns=columns, fontsize=9)
     return figure
 
 
@@ -115,11 +114,5 @@ def bars(frame: pd.DataFrame, *, x: str, xlabel: str, first: Sequence[str] = (),
         panel.grid(axis="y", color="#E6E6E6", linewidth=0.8)
         panel.set_axisbelow(True)
         panel.set_ylabel(ylabel)
-    _legend_below(figure, panels, columns=len(methods))
+    legend_below(figure, panels, columns=len(methods), fontsize=9)
     return figure
-
-
-def _legend_below(figure: Figure, panels: Sequence[Axes], *, columns: int) -> None:
-    handles = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels())}
-    look: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
-    figure.legend(handles.values(), handles.keys(), **look)

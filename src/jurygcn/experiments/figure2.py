@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from jurygcn.canvas import canvas, looks
+from jurygcn.canvas import canvas, legend_below, looks
 from jurygcn.choices import Recipe
 from jurygcn.experiments import figure1, graphs
 from jurygcn.experiments.cells import Cell, Row
@@ -186,8 +186,7 @@ def draw(frame: pd.DataFrame) -> Figure:
             )  # fmt: skip
         panel.set(title=graphs.NAMES[dataset], xlabel="peak memory, MB", ylabel="Micro-F1, %")
         panel.margins(x=0.15)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    legend_below(figure, panels)
     return figure
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from jurygcn import active, learning
 from jurygcn.active.protocol import PAPER as PROTOCOL
 from jurygcn.active.simple import widest
-from jurygcn.canvas import canvas, looks
+from jurygcn.canvas import canvas, legend_below, looks
 from jurygcn.data import paper_split, random_labels
 from jurygcn.evaluation import micro_f1
 from jurygcn.experiments import figure1
@@ -94,8 +94,7 @@ def draw(frame: pd.DataFrame) -> Figure:
         panel.set(title=title, xlabel=part)
         panel.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     panels[0].set_ylabel("Micro-F1, %")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    legend_below(figure, panels)
     return figure
 
 

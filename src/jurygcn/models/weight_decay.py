@@ -54,13 +54,13 @@ def _of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     untrained = [name for name, p in named.items() if id(p) not in given]
     if len(untrained) == len(named):
         raise SettingError(
-            "weight_decay is an optimizer that holds no parameter of this model: pass the optimizer that trained it "
-            "(a loaded or copied model has other parameters), or the weight decay as a number."
+            "expected weight_decay as the optimizer that trained this model, got one that holds no parameter of this "
+            "model (a loaded or copied model has other parameters); pass the right one, or the weight decay as a number"
         )
     if untrained:
         raise SettingError(
-            f"The optimizer does not hold {', '.join(untrained)}, so training left them alone: freeze them with "
-            "requires_grad_(False), or pass weight_decay as numbers."
+            f"expected an optimizer of all trainable parameters, got one that does not hold {', '.join(untrained)}; "
+            "freeze these with requires_grad_(False), or pass weight_decay as numbers"
         )
     decays = {name: float(given[id(p)]) for name, p in named.items()}
     if not isinstance(optimizer, COUPLED) or isinstance(optimizer, torch.optim.AdamW):

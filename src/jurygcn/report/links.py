@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from jurygcn.edits.base import base_of
-from jurygcn.edits.edit import edit_of, is_undirected
-from jurygcn.edits.influences import effects_on
+from jurygcn.edits.edit import is_undirected
+from jurygcn.edits.influences import edges_away, effects_on
 from jurygcn.errors import JuryError
 from jurygcn.jury import Jury
 from jurygcn.report.document import rounded
@@ -29,8 +29,7 @@ def links_of(jury: Jury, nodes: Tensor) -> dict[str, Any] | None:
     try:
         base = base_of(jury)
         pairs = [(node, other) for node in nodes[:MOST_NODES].tolist() for other in _neighbours(jury, node)]
-        edits = [edit_of(jury.engine, remove_edges=[pair], undirected=True) for pair in pairs]
-        effects = effects_on(base, edits, [node for node, _ in pairs])
+        effects = effects_on(base, edges_away(jury, pairs), [node for node, _ in pairs])
     except JuryError:  # edits have stricter needs than verdicts
         return None
     classify = jury.engine.loss.name == "cross_entropy"

@@ -171,7 +171,7 @@ class Panel:
 def decomposed(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U, s and V with U s V^T equal to some rows of features, without singular values of nearly 0.
 
-    The smaller Gram matrix is decomposed, which takes a third of the time. Its rounding errors are far below any
+    The smaller Gram matrix is decomposed, which is faster. Its rounding errors are far below any
     penalty.
     """
     wide = rows.shape[0] <= rows.shape[1]

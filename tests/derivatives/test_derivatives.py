@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch.func import hessian, jacrev
 
 from cases import CASES, GRAPHS, Case
 from jurygcn.curvature import curvature_of
-from jurygcn.derivatives import DenseJacobian, RowSpaceJacobian, autodiff
+from jurygcn.derivatives import DenseJacobian, RowSpaceJacobian, autodiff, gcn_jacobian
 from jurygcn.derivatives.gcn_jacobian import _masked_adjacency
+from jurygcn.graph import sparse
 from jurygcn.models import receptive_field
 from jurygcn.models.receptive_field import ReceptiveField
 from reference import finite_differences, gcn_forward, theorem_1
@@ -43,6 +45,8 @@ def test_stacks_of_models(case: Case, columns: int, monkeypatch):
     steps = 0.3 * torch.randn(4, len(theta), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     stacked = field.stacked_logits(list(engine.unflatten(theta + steps).values()))
     weights = list(engine.unflatten(theta).values())
+    moved = field.stacked_logits(list(engine.unflatten(steps).values()), weights)
+    torch.testing.assert_close(moved, stacked, **EXACT)
     tangents = field.tangents(weights, list(engine.unflatten(steps).values())).at(slice(None))
     J = autodiff.jacobian_rows(engine, theta, everyone)
     for i, step in enumerate(steps):
@@ -69,8 +73,17 @@ def structured_forms(engine):
         yield row_space.expanded
 
 
+@pytest.mark.parametrize("together", [1, 3, 100])
+def test_products_of_sparse_rows(together: int, monkeypatch):
+    monkeypatch.setattr(sparse, "ROWS", together)
+    rows = sp.random(8, 5, density=0.4, format="csr", random_state=0)
+    matrix = sparse.SparseMatrix(rows, dtype=torch.float64, device=torch.device("cpu"))
+    torch.testing.assert_close(matrix.gram(), torch.from_numpy((rows @ rows.T).toarray()), **EXACT)
+
+
 @cases
-def test_jacobian_and_its_products(case: Case):
+def test_jacobian_and_its_products(case: Case, monkeypatch):
+    monkeypatch.setattr(gcn_jacobian, "COLUMNS", 10)  # not all columns together
     engine = case.engine()
     rows = autodiff.jacobian_rows(engine, engine.theta, engine.train_nodes)
     torch.testing.assert_close(engine.theorem_1().jacobian_rows(), rows, **EXACT)

@@ -67,6 +67,7 @@ def test_votes_are_the_models_own_outputs(name):
     thetas = engine.theta + 0.1 * torch.randn(5, engine.num_parameters, generator=generator, dtype=torch.float64)
     wanted = torch.stack([engine.outputs(theta) for theta in thetas], dim=-1)
     torch.testing.assert_close(predictor.outputs(thetas), wanted, **EXACT)
+    torch.testing.assert_close(predictor.outputs(thetas - engine.theta, engine.theta), wanted, **EXACT)
 
 
 @pytest.mark.parametrize("name", ZOO)

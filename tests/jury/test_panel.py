@@ -15,7 +15,7 @@ from jurygcn.graph import similarity
 from jurygcn.graph.leading import leading_rows
 from jurygcn.graph.similarity import AVERAGES, CHANGES, DIFFERENCES, HOPS, STEPS, Similarities, View
 from jurygcn.leave_one_out import panel as panels
-from jurygcn.leave_one_out.panel import RIDGES, Member, Panel, with_constant
+from jurygcn.leave_one_out.panel import RIDGES, Member, Panel, decomposed, with_constant
 
 NODES = torch.arange(0, 60, 3)
 
@@ -106,6 +106,19 @@ def test_products_and_sums_of_all_rows_are_transposes_of_each_other():
         values = torch.randn(90, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         by_nodes = similarities.at(torch.arange(90)).rows[view] @ values
         torch.testing.assert_close(similarities.pulled(view, values), by_nodes, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(7, 12), (12, 7)])
+def test_rows_are_decomposed_by_their_smaller_gram_matrix(shape):
+    """Also where they have a lower rank: singular values of nearly 0 are left out."""
+    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows[:, 0] = rows[:, 1]
+    rows[1] = rows[0]
+    U, s, V = decomposed(rows)
+    assert len(s) == 6
+    torch.testing.assert_close(U * s @ V.T, rows, atol=1e-9, rtol=1e-9)
+    for vectors in (U, V):
+        torch.testing.assert_close(vectors.T @ vectors, torch.eye(6).double(), atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("few", [3, 200])

@@ -58,7 +58,7 @@ class LeaveOneOutPredictions:
         first, last = int(jurors[0]), int(jurors[-1])
         if self._kept is not None and first in self._kept and self._kept[first].shape[2] == len(jurors):
             return self._kept[first]
-        votes = self.of_parameters(self.theta + self.steps[first : last + 1])
+        votes = self.of_parameters(self.steps[first : last + 1], around=self.theta)
         if self._kept is not None:
             self._kept[first] = votes
         return votes
@@ -68,9 +68,9 @@ class LeaveOneOutPredictions:
         return self.of_parameters(self.engine.theta[None])
 
     @torch.no_grad()
-    def of_parameters(self, thetas: Tensor) -> Tensor:
-        """Predictions of the models with these parameters, (b, P) -> (m, C, b)."""
-        return self.engine.loss.predict(self.predictor.outputs(thetas.to(self.dtype)), dim=1)
+    def of_parameters(self, thetas: Tensor, *, around: Tensor | None = None) -> Tensor:
+        """Predictions of the models with these parameters, or with these steps from ``around``, (b, P) -> (m, C, b)."""
+        return self.engine.loss.predict(self.predictor.outputs(thetas.to(self.dtype), around), dim=1)
 
     def _batch_size(self, budget: float) -> int:
         """As many jurors as the budget allows, up to the fastest batch size."""

@@ -19,6 +19,9 @@ from jurygcn.derivatives.gcn_products import between_rows, both_layers, own_bloc
 from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS, DenseJacobian, HeldJacobian, Jacobian
 from jurygcn.graph.sparse import SparseMatrix
 
+# Columns of the products with AX that are taken together.
+COLUMNS = 192
+
 
 class TwoLayerJacobian(HeldJacobian):
     r"""The Jacobian of a two-layer GCN, factored over hidden units.
@@ -193,13 +196,16 @@ class RowSpaceJacobian(HeldJacobian):
 
     def pull(self, block: Tensor) -> Tensor:
         """J^T A."""
-        k, h = block.shape[2], self.W2.shape[0]
+        k, (F, h) = block.shape[2], (self.AX.shape[1], self.W2.shape[0])
         hidden = torch.einsum("qc,ick->qik", self.W2, block).reshape(-1, k)
         spread = (self._blocks.T @ hidden).view(h, -1, k).permute(1, 2, 0)  # (R, k, h)
-        first = (self.AX.T @ spread.reshape(len(spread), -1)).view(-1, k, h)
         value = block.new_empty(k, self.shape[2])  # columns in one piece, as the steps of jurors are
-        value[:, : first.shape[0] * h].view(k, -1, h).copy_(first.transpose(0, 1))
-        value[:, first.shape[0] * h :] = torch.einsum("iq,ick->kqc", self.AE, block).flatten(1)
+        first = value[:, : F * h].view(k, F, h).transpose(0, 1)
+        for some in torch.arange(k).split(max(1, COLUMNS // h)):  # so that products stay in the processor's cache
+            here = slice(int(some[0]), int(some[-1]) + 1)
+            part = spread[:, here].reshape(len(spread), -1)
+            first[:, here] = (self.AX.T @ part).view(F, -1, h)
+        value[:, F * h :] = torch.einsum("iq,ick->kqc", self.AE, block).flatten(1)
         return value.T
 
     def pull_each(self, cotangents: Tensor) -> Tensor:
@@ -233,7 +239,7 @@ class RowSpaceJacobian(HeldJacobian):
         scale1 = scale[: F * h].view(F, h)
         if not bool((scale1 == scale1[0, 0]).all()):
             return self.expanded.gram(scale)
-        rows = self.AX @ self.AX.to_dense().T  # (R, R)
+        rows = self.AX.gram() if isinstance(self.AX, SparseMatrix) else self.AX @ self.AX.T  # (R, R)
         seen = torch.from_numpy(self.mask @ rows.cpu().numpy()).to(self.AE).view(h, n, -1)  # (h, n, R): M G
         inner = float(scale1[0, 0]) * (self._blocks @ seen.transpose(1, 2).reshape(-1, n)).view(h, n, n)
         return both_layers(inner, self.AE, self.W2, scale[F * h :].view(h, -1))

@@ -11,9 +11,8 @@ from jurygcn.derivatives.jacobian import TEMPORARY_NUMBERS
 def both_layers(inner: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     """The Gram matrix of both layers from T_q T_q^T: (h, n, n) -> (n, C, n, C)."""
     (h, n, _), C = inner.shape, W2.shape[1]
-    pairs = (W2.unsqueeze(2) * W2.unsqueeze(1)).view(h, C * C)
-    first = (pairs.T @ inner.reshape(h, n * n)).view(C, C, n, n)
-    last = torch.einsum("iq,qc,jq->cij", AE, scale2, AE)
+    first = (_pairs(W2).T @ inner.reshape(h, n * n)).view(C, C, n, n)
+    last = (AE * scale2.T.unsqueeze(1)) @ AE.T  # (C, n, n)
     first.diagonal(dim1=0, dim2=1).add_(last.permute(1, 2, 0))
     return first.permute(2, 0, 3, 1)
 
@@ -46,6 +45,12 @@ def between_rows(inner: Tensor, scale2: Tensor, W2: Tensor, left: Rows, right: R
 
 def own_blocks(lengths: Tensor, AE: Tensor, W2: Tensor, scale2: Tensor) -> Tensor:
     """The diagonal blocks of the Gram matrix of both layers from |T_qi|^2: (h, n) -> (n, C, C)."""
-    out: Tensor = torch.einsum("qi,qc,qd->icd", lengths, W2, W2)
+    C = W2.shape[1]
+    out = (lengths.T @ _pairs(W2)).view(-1, C, C)
     out.diagonal(dim1=1, dim2=2).add_(AE.square() @ scale2)
     return out
+
+
+def _pairs(W2: Tensor) -> Tensor:
+    """The products of all pairs of a unit's weights, (h, C) -> (h, C C)."""
+    return (W2.unsqueeze(2) * W2.unsqueeze(1)).flatten(1)

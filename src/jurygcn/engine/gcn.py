@@ -265,6 +265,7 @@ class StackedPredictor:
         self.numbers = 3 * sum(self.field.hidden_sizes(widths)) + 9 * outputs + engine.num_parameters
         self.most = max(FEW, BATCH_BYTES // (dtype.itemsize * outputs))
 
-    def outputs(self, thetas: Tensor) -> Tensor:
-        """(b, P) -> (m, C, b)."""
-        return self.field.stacked_logits(list(self.engine.unflatten(thetas).values()))
+    def outputs(self, thetas: Tensor, around: Tensor | None = None) -> Tensor:
+        """(b, P) -> (m, C, b); with ``around``, (P,), they are steps from there."""
+        center = None if around is None else list(self.engine.unflatten(around).values())
+        return self.field.stacked_logits(list(self.engine.unflatten(thetas).values()), center)

@@ -28,8 +28,11 @@ class Predictor(Protocol):
     numbers: int
     most: int
 
-    def outputs(self, thetas: Tensor) -> Tensor:
-        """Logits, or outputs of a regression: (b, P) -> (m, C, b); parameter vectors come last."""
+    def outputs(self, thetas: Tensor, around: Tensor | None = None) -> Tensor:
+        """Logits, or outputs of a regression: (b, P) -> (m, C, b); parameter vectors come last.
+
+        With ``around``, (P,), they are steps from there.
+        """
 
 
 class SecondDerivative(Protocol):

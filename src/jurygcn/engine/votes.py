@@ -94,8 +94,9 @@ class LiftedPredictor:
         }
         return [use for use in runs[0] if same[use.name]]
 
-    def outputs(self, thetas: Tensor) -> Tensor:
-        """(b, P) -> (m, C, b)."""
+    def outputs(self, thetas: Tensor, around: Tensor | None = None) -> Tensor:
+        """(b, P) -> (m, C, b); with ``around``, (P,), they are steps from there."""
+        thetas = thetas if around is None else around + thetas
         graph = self.graph if self.fused is None else self.fused
         try:
             return self._batched(thetas, graph)

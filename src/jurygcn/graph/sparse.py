@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# Rows whose products with the rows below them are computed together.
+ROWS = 128
+
 
 def index_type(matrix: sp.csr_matrix) -> type[np.signedinteger[Any]]:
     """Int32 where it suffices: the sparse kernels use int32 indices directly and copy longer ones."""
@@ -97,6 +100,16 @@ class SparseMatrix:
     def to_dense(self) -> Tensor:
         """The same matrix, dense."""
         return self.csr.to_dense()
+
+    def gram(self) -> Tensor:
+        """The products of all rows with each other, dense; of each two that are equal mostly one is computed."""
+        size, right = self.shape[0], self.to_dense().T
+        out = torch.empty(size, size, dtype=self.dtype, device=self.device)
+        for first in range(0, size, ROWS):
+            below = SparseMatrix(self._source[first:], dtype=self.dtype, device=self.device)
+            out[first:, first : first + ROWS] = below @ right[:, first : first + ROWS].contiguous()
+            out[first : first + ROWS, first + ROWS :] = out[first + ROWS :, first : first + ROWS].T
+        return out
 
     def to_scipy(self) -> sp.csr_matrix:
         """The same matrix for SciPy, in this matrix's dtype."""

@@ -27,6 +27,7 @@ INTERCEPT = 1.0  # the value of the constant feature that every view gets
 MOST_LANDMARKS = 512
 # Directions with eigenvalues below this share of the largest are left out: rounding would decide them.
 RANK = {torch.float32: 1e-6, torch.float64: 1e-8}
+EMPTY = 1e-12  # squared singular values below this share of the largest are 0 but for rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,7 @@ class Design:
         kept = values > RANK[among.dtype] * values[-1].clamp_min(1e-300)
         basis = vectors[:, kept] / values[kept].sqrt()
         labelled = with_constant((among if rows is None else rows).double() @ basis)
-        U, s, Vh = torch.linalg.svd(labelled, full_matrices=False)
-        return cls(view, basis, U, s, Vh.T)
+        return cls(view, basis, *decomposed(labelled))
 
     def left_out(self, targets: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
         """Errors e_i of predictions without label i, and those predictions, (n, C) each."""
@@ -166,6 +166,20 @@ class Panel:
     def features(self, design: Design) -> Tensor:
         """The features of all nodes in the regressions on one view, (N, D)."""
         return with_constant(self.columns(design).double() @ design.basis)
+
+
+def decomposed(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U, s and V with U s V^T equal to some rows of features, without singular values of nearly 0.
+
+    The smaller Gram matrix is decomposed, which is faster. Its rounding errors are far below any
+    penalty.
+    """
+    wide = rows.shape[0] <= rows.shape[1]
+    squares, vectors = torch.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
+    kept = squares > EMPTY * squares[-1]
+    s, vectors = squares[kept].sqrt(), vectors[:, kept]
+    others = (rows.T if wide else rows) @ (vectors / s)
+    return (vectors, s, others) if wide else (others, s, vectors)
 
 
 def with_constant(features: Tensor) -> Tensor:

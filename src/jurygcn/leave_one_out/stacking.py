@@ -177,14 +177,15 @@ def _without_each(pairs: Pairs, labels: Tensor, weights: Tensor, spread: Tensor,
     for _ in range(ROUNDS):
         some = jurors[open_]
         others = 1.0 - functional.one_hot(some, len(labels)).double()  # (b, n)
-        own = truth * others.unsqueeze(2)
-        gap = others.unsqueeze(2) / truth.shape[1] - own
+        own = truth.T * others.unsqueeze(1)  # (b, C, n)
+        gap = others.unsqueeze(1) / truth.shape[1] - own
         if chosen:
             z = pairs.predictions(chosen, some)
-            z = (z - z.mean(dim=3, keepdim=True)) / spread[chosen, None, None]
+            z = z.transpose(2, 3).contiguous()  # sums over a few classes are fast if labels come last
+            z = (z - z.mean(dim=2, keepdim=True)) / spread[chosen, None, None]
             beta, gap = _newton(z, others, own, found[chosen][:, open_].T)
             found[torch.tensor(chosen)[:, None], open_] = beta.T
-        slopes = pairs.sums(gap, some) / spread[:, None] + PRICE
+        slopes = pairs.sums(gap.mT, some) / spread[:, None] + PRICE
         slopes[chosen] = 0.0
         helped = (slopes < -HELPFUL).any(dim=0)
         if not bool(helped.any()):
@@ -197,21 +198,21 @@ def _without_each(pairs: Pairs, labels: Tensor, weights: Tensor, spread: Tensor,
 def _newton(z: Tensor, others: Tensor, own: Tensor, beta: Tensor, sweeps: int = SWEEPS) -> tuple[Tensor, Tensor]:
     """The best weights of each juror, by damped Newton steps for all jurors at once, and its residuals.
 
-    Shapes: z (b, k, n, C), others (b, n) which labels count, own (b, n, C) these labels, beta (b, k) to start from
-    -> (b, k), (b, n, C).
+    Shapes: z (b, k, C, n), others (b, n) which labels count, own (b, C, n) these labels, beta (b, k) to start from
+    -> (b, k), (b, C, n).
     """
-    b, _, n, classes = z.shape
+    b, _, classes, n = z.shape
     flat, damping = z.flatten(2), torch.full((b,), 1e-3, dtype=z.dtype)
 
     def loss(beta: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = torch.log_softmax((beta.unsqueeze(1) @ flat).view(b, n, classes), dim=2)
-        return PRICE * beta.sum(dim=1) - (own * log_p).sum(dim=(1, 2)), log_p.exp_().mul_(others.unsqueeze(2))
+        log_p = torch.log_softmax((beta.unsqueeze(1) @ flat).view(b, classes, n), dim=1)
+        return PRICE * beta.sum(dim=1) - (own * log_p).sum(dim=(1, 2)), log_p.exp_().mul_(others.unsqueeze(1))
 
     value, p = loss(beta)
     for sweep in range(sweeps):
         slope = (flat @ (p - own).view(b, -1, 1)).squeeze(2) + PRICE
         weighted = z * p.unsqueeze(1)
-        mean = weighted.sum(dim=3)  # (b, k, n)
+        mean = weighted.sum(dim=2)  # (b, k, n)
         H = weighted.flatten(2) @ flat.transpose(1, 2) - mean @ mean.transpose(1, 2)
         held = (beta <= 0) & (slope > 0)  # stays at 0
         H = H.masked_fill(held.unsqueeze(1) | held.unsqueeze(2), 0.0)

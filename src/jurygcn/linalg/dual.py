@@ -70,18 +70,19 @@ class Dual:
                 f"{condition:.1e}); add damping or weight decay"
             )
         undecayed = UndecayedPart.of(operator.factor, free, cholesky) if bool(free.any()) else None
-        return PreparedDual(operator, inverse_diagonal, cholesky, condition, self.tolerance, undecayed)
+        return PreparedDual(operator, inverse_diagonal, capacitance, cholesky, condition, self.tolerance, undecayed)
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedDual(Prepared):
     """I + K = L Lᵀ.
 
-    Shapes: inverse_diagonal (P,), cholesky (k, k).
+    Shapes: inverse_diagonal (P,), capacitance (k, k), cholesky (k, k).
 
     Attributes:
         operator: the operator A.
         inverse_diagonal: 1 / d, zero where d is.
+        capacitance: I + K.
         cholesky: L, lower triangular.
         condition: an upper bound of the condition number of A, ‖I + K‖₁ max d / min d, over positive d.
         tolerance: the largest relative residual that is accepted.
@@ -90,6 +91,7 @@ class PreparedDual(Prepared):
 
     operator: LowRankOperator
     inverse_diagonal: Tensor
+    capacitance: Tensor
     cholesky: Tensor
     condition: float
     tolerance: float
@@ -165,10 +167,10 @@ class PreparedDual(Prepared):
             columns = _blockwise(self.reduced, weights)
         wanted = torch.zeros(n, K, n, dtype=weights.dtype, device=weights.device)
         wanted.diagonal(dim1=0, dim2=2).copy_(weights.T)
-        half = self.cholesky.T @ columns
-        defect = self.cholesky @ half - wanted.view(n * K, n)
+        product = self.capacitance @ columns
         chosen = slice(None) if len(terms) == n else terms
-        value = self._leave_dual(columns[:, chosen], half[:, chosen], dtype)
+        value = self._leave_dual(columns[:, chosen], product[:, chosen], dtype)
+        defect = product - wanted.view(n * K, n)
         if self.undecayed is not None:
             lifted = _blockwise(self.undecayed.lift, weights)
             defect += self.undecayed.outer(lifted)
@@ -178,15 +180,15 @@ class PreparedDual(Prepared):
         residual = float((defect.norm(dim=0) / lengths).max())
         return Solution(value, residual, 1, Dual.name, residual < self.tolerance)
 
-    def _leave_dual(self, columns: Tensor, half: Tensor, dtype: torch.dtype) -> Tensor:
-        """d⁻¹ Uᵀ c for each column c, given Lᵀ c, in ``dtype`` where that is exact enough, else in full precision.
+    def _leave_dual(self, columns: Tensor, product: Tensor, dtype: torch.dtype) -> Tensor:
+        """d⁻¹ Uᵀ c for each column c, given (I + K) c, in ``dtype`` where that is exact enough, else in full precision.
 
         If terms are nearly equal, large entries of c cancel in Uᵀ c. Its squared length in the norm of d⁻¹, cᵀ K c, is
         then much smaller than |c|² tr K.
 
         Shapes: (k, s), (k, s) -> (P, s).
         """
-        weights, L = self.inverse_diagonal[:, None], self.cholesky
+        weights = self.inverse_diagonal[:, None]
         factor = self.factor.cast(dtype)
         if bool((weights == weights[0]).all()):  # few columns are scaled instead of many rows
             value: Tensor = factor.transpose_matmul((weights[0] * columns).to(dtype))
@@ -194,8 +196,8 @@ class PreparedDual(Prepared):
             value = factor.transpose_matmul(columns.to(dtype)) * weights.to(dtype)
         if dtype != columns.dtype:
             lengths = columns.square().sum(dim=0)
-            kept = (half.square().sum(dim=0) - lengths).clamp_min(0.0)
-            trace = L.square().sum() - len(L)
+            kept = ((columns * product).sum(dim=0) - lengths).clamp_min(0.0)
+            trace = (self.capacitance.diagonal() - 1.0).sum()
             error = torch.finfo(dtype).eps ** 2 * lengths * trace
             inexact = (error > INEXACT**2 * kept).nonzero().squeeze(1)
             if len(inexact):

@@ -114,16 +114,19 @@ class ReceptiveField:
         """Logits at the nodes, (m, C), for one model; differentiable in the weights."""
         return self.pre_activations(weights)[-1]
 
-    def stacked_logits(self, weights: Sequence[Tensor]) -> Tensor:
+    def stacked_logits(self, weights: Sequence[Tensor], around: Sequence[Tensor] | None = None) -> Tensor:
         """Logits of b models at once, by one dense and one sparse product per layer.
 
-        Hidden rows are computed for :meth:`together` models at a time.
+        Hidden rows are computed for :meth:`together` models at a time. With ``around`` the weights are steps from
+        there: the sums of a few models stay in the processor's cache.
 
-        Shapes: weights (b, in, out) per layer -> (m, C, b); models come last, so that counting over them is fast.
+        Shapes: weights (b, in, out) and around (in, out) per layer -> (m, C, b); models come last, so that counting
+        over them is fast.
         """
         stack = len(weights[0])
         groups = -(-stack // self.together([W.shape[2] for W in weights]))
-        rows = [self._last_rows(group) for group in zip(*(W.tensor_split(groups) for W in weights))]
+        parts = zip(*(W.tensor_split(groups) for W in weights))
+        rows = [self._last_rows(part if around is None else _moved(around, part)) for part in parts]
         Z = rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
         if self.hops and not widens(weights[-1]):
             Z = self.hops[-1] @ Z.flatten(1)
@@ -250,6 +253,12 @@ def times(stacked: Tensor, weights: Tensor, *, models_last: bool) -> Tensor:
         return (stacked @ functional.pad(blocks, (0, to_lanes(b * C) - b * C)))[:, : b * C]
     products = torch.bmm(stacked.view(-1, b, h).transpose(0, 1), weights)  # (b, m, C)
     return products.permute(1, 2, 0).flatten(1) if models_last else side_by_side(products)
+
+
+def _moved(weights: Sequence[Tensor], steps: Sequence[Tensor]) -> list[Tensor]:
+    """Each model's weights from its steps, (b, in, out) per layer, laid out as ``side_by_side`` wants them."""
+    sums = [W.new_empty(len(W), len(step), W.shape[1]).transpose(0, 1) for W, step in zip(weights, steps)]
+    return [torch.add(W, step, out=out) for W, step, out in zip(weights, steps, sums)]
 
 
 def to_lanes(width: int) -> int:

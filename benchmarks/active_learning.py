@@ -105,10 +105,11 @@ def wanted_on(name: str, strategies: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def runs_of(name: str, strategies: tuple[str, ...], cells: Cells) -> list[dict[str, Any]]:
-    """All finished runs on one graph, of the splits that jury-design has finished."""
+    """All finished runs on one graph, of the splits that all strategies with both learners have finished."""
     rows = [{**row, "strategy": row["method"]} for row in cells.rows(wanted_on(name, strategies))]
-    ours = {row["seed"] for row in rows if row["strategy"] == OURS}
-    return [row for row in rows if row["seed"] in ours]
+    finished = [{row["seed"] for row in rows if row["strategy"] == s} for s in strategies if s in (OURS, *ADVISED)]
+    shared = set.intersection(*finished)
+    return [row for row in rows if row["seed"] in shared]
 
 
 # --- what is measured once per graph ------------------------------------------------------------------------------
@@ -278,13 +279,13 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     expected: list[dict[str, Any]] = []
     before = {} if chosen.quick else earlier("active_learning")
-    seconds = before.get("seconds", {})
+    seconds = {} if chosen.timed else before.get("seconds", {})
     for name in names:
         runs = runs_of(name, strategies[name], cells)
         rows += list(summaries(name, runs)) if runs else []
         expected += list(expectations(name, runs)) if runs else []
-        if chosen.timed:
-            seconds[name] = timings(name, strategies[name])
+        if chosen.timed and name in CITATION:
+            seconds[name] = timings(name, tuple(dict.fromkeys(run["strategy"] for run in runs)))
     for name in names:
         show(name, [row for row in rows if row["dataset"] == name and row["learner"] == "gcn"])
     found = {

@@ -1,10 +1,10 @@
 """How much of jury-design's window should belong to what the model sees? On graphs that no other table reports.
 
 A two-layer GCN sees features averaged over two hops. `seen` is their fixed share of the window; the rest is shared by
-all views, by what they foretell. Graphs: other draws of the made graphs, scikit-learn's digits, WebKB Texas, and US
+all views, by what they foretell. Graphs: other draws of the synthetic graphs, scikit-learn's digits, WebKB Texas, and US
 counties in five classes of equal size. The recipe is the longer one of active_learning.py, labels are added in steps
 of 20 up to 100 (Texas: of 10 up to 60). Numbers are means of test accuracy over the query sizes, less that without a
-fixed share, on the same splits.
+fixed share, on the same splits. "expected gain" is jury-gain, with one half.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from active_learning import LONGER
 from harness import options, publish, save, table, with_published
 from jurygcn import active
 from jurygcn.active import Design
+from jurygcn.active.gain import Gain
 from jurygcn.data import synthetic
 from protocol import Cells, extra, graph
 
@@ -31,13 +32,14 @@ VARIANTS: dict[str, Any] = {
     "a quarter": Design(seen=0.25),
     "half": Design(seen=0.5),
     "two hops alone": TwoHops(),
+    "half, expected gain": Gain(),
     "random": "random",
 }
 TEXAS, COUNTIES = "webkb_texas", "us_county_election"
 
 
 def development_graph(name: str, seed: int) -> Data:
-    """A made graph of its own for every split, or a real one."""
+    """A synthetic graph of its own for every split, or a real one."""
     if name == NEITHER:
         return misleading(seed=FIRST_SEED + seed)
     if name == FEATURES:

@@ -2,7 +2,7 @@
 
 A synthetic graph in which one size at a time is doubled, the others staying. The exponent is the slope of log time over
 log size across all sizes of a row; a small one says that something else costs more there. Edges per node stay as they
-are when nodes are added, so that row doubles the edges too. Times are CPU seconds of one thread.
+are when nodes are added, so that row doubles the edges too. Times are CPU seconds of one thread, without advice.
 """
 
 from __future__ import annotations
@@ -77,8 +77,11 @@ def draw(rows: list[dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(11, 2.7), layout="constrained")
-        for axes, changed in zip(figure.subplots(1, len(SIZES), sharey=True), SIZES):
+        figure = Figure(figsize=(8, 5.2), layout="constrained")
+        panels = figure.subplots(2, 3, sharey=True).ravel()
+        for spare in panels[len(SIZES) :]:
+            spare.remove()
+        for axes, changed in zip(panels, SIZES):
             mine = [row for row in rows if row["changed"] == changed]
             size = [row["size"] for row in mine]
             for key, colour, marker in (("fit_s", "#D55E00", "s"), ("verdict_s", "#0072B2", "o")):
@@ -92,7 +95,8 @@ def draw(rows: list[dict[str, Any]]) -> None:
             axes.set_ylim(top=9)  # room for the legend
             axes.grid(axis="y", color="#EEEEEE")
             axes.legend(frameon=False, fontsize=8)
-        figure.axes[0].set_ylabel("seconds")
+        for axes in panels[::3]:
+            axes.set_ylabel("seconds")
         figure.savefig(FIGURE, dpi=150, metadata={"Software": None})
 
 

@@ -1,8 +1,8 @@
 """How much of jury-design's window should belong to what the model sees? On graphs that no other table reports.
 
 A two-layer GCN sees features averaged over two hops. `seen` is their fixed share of the window; the rest is shared by
-all views, by what they foretell. Graphs: other draws of the synthetic graphs, scikit-learn's digits, WebKB Texas, and US
-counties in five classes of equal size. The recipe is the longer one of active_learning.py, labels are added in steps
+all views, by what they foretell. Graphs: other draws of the synthetic graphs, scikit-learn's digits, WebKB Texas, and
+US counties in five classes of equal size. The recipe is the longer one of active_learning.py, labels are added in steps
 of 20 up to 100 (Texas: of 10 up to 60). Numbers are means of test accuracy over the query sizes, less that without a
 fixed share, on the same splits. "expected gain" is jury-gain, with one half.
 """

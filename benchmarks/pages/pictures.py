@@ -31,7 +31,7 @@ ESTIMATES: Mapping[str, Look] = {
 }
 STRATEGIES: Mapping[str, Look] = {
     "jury-design": ("jury-design", BLUE, "o"),
-    "sopt": ("S-optimality", SKY, "v"),
+    "sopt": ("SOPT", SKY, "v"),
     "featprop": ("FeatProp", RED, "s"),
     "age": ("AGE", GREEN, "D"),
     "random": ("random", GREY, "^"),

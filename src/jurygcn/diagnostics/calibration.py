@@ -68,6 +68,8 @@ class Calibration:
         )
         if self.agrees:
             said += " With this temperature the model's mean confidence is its expected accuracy."
+            if after > before:
+                said += " It is not chosen for the log loss, which rises at these labels."
         if not COLDEST * CLOSE < self.temperature < HOTTEST / CLOSE:
             said += f" Temperatures from {COLDEST:g} to {HOTTEST:g} are allowed; this one is at the bound."
         used = "" if not bool(self.bias.any()) else " Classes also get a bias, because it helps by more than its error."

@@ -14,6 +14,7 @@ solved together, one column each.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from jurygcn.derivatives import Jacobian
 from jurygcn.edits.base import Base
 from jurygcn.edits.edit import Edit, changes_of
 from jurygcn.edits.replaced import Replaced
-from jurygcn.errors import SolverError
+from jurygcn.errors import JuryWarning, SolverError
 from jurygcn.graph.neighbourhood import num_hops
 from jurygcn.graph.reach import reached_by
 
@@ -207,17 +208,32 @@ class Objectives:
             p, Hp, rz = z + ratio * p, r + ratio * Hp, new
         raise SolverError(
             f"expected the curvature after the edit to be solved in {ITERATIONS} iterations, got a residual of "
-            f"{float((rz / wanted.clamp_min(tiny)).max().sqrt() * tolerance):.1e}; retrain the model, or add damping"
+            f"{float((rz / wanted.clamp_min(tiny)).max().sqrt() * tolerance):.1e}; retrain the model, or add "
+            "damping by leave_out=LeaveOut(damping=0.01)"
         )
 
     def _checked(self, x: Tensor, block: Tensor) -> Tensor:
-        """The solution, if the residual agrees with what the recurrences say."""
+        """The solution, if the residual agrees with what the recurrences say.
+
+        Without weight decay some directions of the parameters may be determined by no label of the graph before the
+        edit. The preconditioner is zero there, so the solution does not move there, like a juror, and a residual stays.
+        """
         defect = self.base.curvature.matmul(x) + self.correction(x) - block
-        worst = float((defect.norm(dim=0) / block.norm(dim=0).clamp_min(torch.finfo(block.dtype).tiny)).max())
+        inside = self.base.curvature.matmul(self.base.prepared.precondition(defect))
+        length = block.norm(dim=0).clamp_min(torch.finfo(block.dtype).tiny)
+        worst, outside = (float((part.norm(dim=0) / length).max()) for part in (inside, defect - inside))
         if not worst < INEXACT:
             raise SolverError(
                 f"expected the curvature after the edit to be solved, got a relative residual of {worst:.1e}; retrain "
-                "the model, or add damping"
+                "the model, or add damping by leave_out=LeaveOut(damping=0.01)"
+            )
+        if not outside < INEXACT:
+            warnings.warn(
+                "An edit pulls the parameters in directions that no label determined before; parameters without weight "
+                "decay have such directions. They are not moved there: compare with training again, by certify() or "
+                "influence_on(..., check=3).",
+                JuryWarning,
+                stacklevel=2,
             )
         return x
 

@@ -23,8 +23,8 @@ def made(seed: int, *, nodes: int, rates: dict[str, float], classes: int = 3, ea
     return truth, answers
 
 
-def by_loops(answers, classes: int, prior=None) -> tuple[dict[int, np.ndarray], dict[str, float]]:
-    """EM word for word, one number at a time."""
+def by_loops(answers, classes: int, prior=None, own=()) -> tuple[dict[int, np.ndarray], dict[str, float]]:
+    """EM word for word, one number at a time; without a prior only ``own`` have their own rates."""
     nodes, names = sorted({a[0] for a in answers}), sorted({a[1] for a in answers})
     post = {}
     for i in nodes:
@@ -34,10 +34,15 @@ def by_loops(answers, classes: int, prior=None) -> tuple[dict[int, np.ndarray], 
         e = {}
         for name in names:
             mine = [a for a in answers if a[1] == name]
+            if prior is None:
+                several = [a for a in answers if sum(a[0] == other[0] for other in answers) > 1]
+                mine = [a for a in several if a[1] == name or name not in own]
             e[name] = min(max(sum(1 - post[i][l] for i, _, l in mine) / (len(mine) + B), 1e-12), 1 - 1 / classes)
-        share = [(sum(post[i][c] for i in nodes) + 1) / (len(nodes) + classes) for c in range(classes)]
+        weighed = [i for i in nodes if any(j == i and name in own for j, name, _ in answers)]
+        share = [(sum(post[i][c] for i in weighed) + 1) / (len(weighed) + classes) for c in range(classes)]
         for i in nodes:
-            p = np.array(share) if prior is None else prior[i].copy()
+            p = np.array(share) if i in weighed else np.ones(classes)
+            p = p if prior is None else prior[i].copy()
             for c in range(classes):
                 for j, name, label in answers:
                     if j == i:
@@ -57,6 +62,19 @@ def test_it_is_expectation_maximisation(with_prior):
     assert found.nodes.tolist() == sorted(posterior)
     assert found.posterior == pytest.approx(np.stack([posterior[i] for i in sorted(posterior)]), abs=1e-5)
     assert found.error_rates == pytest.approx(rates, abs=1e-5)
+
+
+def test_it_is_expectation_maximisation_of_some_with_their_own_rate(monkeypatch):
+    monkeypatch.setattr("jurygcn.annotators.THREE_ANSWERED", 8)
+    _, answers = made(0, nodes=14, rates={"a": 0.1, "b": 0.4, "c": 0.2})
+    answers = [a for a in answers if a[0] not in (1, 2, 3, 4) or a[1] == "b"]
+    answers += [(1, "d", 0), (2, "d", 1), (2, "e", 2), (3, "e", 1), (30, "d", 0), (30, "e", 0), (31, "e", 2)]
+    found = agreement(answers, 3)
+    assert found.own == {"a", "b", "c"}
+    posterior, rates = by_loops(answers, 3, own=found.own)
+    assert found.posterior == pytest.approx(np.stack([posterior[i] for i in sorted(posterior)]), abs=1e-5)
+    assert found.error_rates == pytest.approx(rates, abs=1e-5)
+    assert found.error_rates["d"] == found.error_rates["e"]
 
 
 def log_likelihood(answers, rates, prior) -> float:
@@ -137,7 +155,78 @@ def test_ties_are_not_decided():
     found = agreement([(0, "a", 1), (0, "b", 2), (1, "a", 1), (1, "b", 1), (2, "a", 2), (2, "b", 2)], 3)
     assert found.ties == [0]
     assert found.decided == {1: 1, 2: 2}
-    assert "1 nodes are tied" in found.words
+    assert "1 node is undecided and gets no label: 0. Ask again" in found.words
+
+
+def split(answers) -> dict[int, dict[str, int]]:
+    """The answers of each node with different ones, by annotator."""
+    by_node: dict[int, dict[str, int]] = {}
+    for node, name, label in answers:
+        by_node.setdefault(node, {})[name] = label
+    return {node: said for node, said in by_node.items() if len(set(said.values())) > 1}
+
+
+@pytest.mark.parametrize("rates", [{"anna": 0.25, "ben": 0.25}, {"anna": 0.3, "ben": 0.1}, {"anna": 0.0, "ben": 0.4}])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_of_two_annotators_nobody_is_believed_more(rates, classes):
+    """Pairs of answers do not tell who of the two is wrong: no disagreement is decided."""
+    for seed in range(10):
+        truth, answers = made(seed, nodes=60, rates=rates, classes=classes)
+        answers = [(n + 1000 * (truth[n] == 0), a, label) for n, a, label in answers if truth[n] == 0 or n % 3]
+        found = agreement(answers, classes)
+        assert found.ties == sorted(split(answers))
+        assert found.error_rates["anna"] == found.error_rates["ben"]
+        assert not found.own
+        assert f"{len(found.ties)} nodes are undecided" in found.words
+        assert "Ask again, best a third person" in found.words
+
+
+def test_the_common_rate_of_two_annotators_is_their_average():
+    for rates in ({"anna": 0.25, "ben": 0.25}, {"anna": 0.3, "ben": 0.1}):
+        common = [
+            agreement(made(seed, nodes=200, rates=rates, classes=4)[1], 4).error_rates["anna"] for seed in range(10)
+        ]
+        assert np.mean(common) == pytest.approx(np.mean(list(rates.values())), abs=0.025)
+
+
+def test_average_annotators_decide_by_majority():
+    """A rare class keeps its majority, and chains of pairs do not tell who is wrong."""
+    names = ["a", "b", "c", "d", "e"]
+    answers = [(n, names[(n + k) % 5], 0) for n in range(30) for k in range(2)]
+    answers += [(50, "a", 1), (50, "b", 1), (50, "c", 0), (51, "d", 1), (51, "e", 0), (52, "f", 2)]
+    found = agreement(answers, 3)
+    assert not found.own
+    assert found.ties == [51]
+    assert found.decided == {**dict.fromkeys(range(30), 0), 50: 1, 52: 2}
+
+
+def test_enough_nodes_of_three_give_rates_of_ones_own():
+    rates = {"anna": 0.3, "ben": 0.05, "carl": 0.1}
+    _, answers = made(0, nodes=200, rates=rates)
+    pairs = [(n + 1000, a, label) for n, a, label in made(1, nodes=60, rates={"anna": 0.3, "ben": 0.05})[1]]
+    found = agreement([*answers, *pairs, (2000, "dora", 1), (2000, "carl", 2), (2001, "dora", 0)], 3)
+    assert found.own == {"anna", "ben", "carl"}
+    for name, rate in rates.items():
+        assert found.error_rates[name] == pytest.approx(rate, abs=0.06)
+    assert split(pairs)
+    assert all(found.decided[node] == said["ben"] for node, said in split(pairs).items())
+    # a newcomer counts as average, not as right
+    assert found.error_rates["carl"] < found.error_rates["dora"] == pytest.approx(0.15, abs=0.03)
+    assert found.decided[2000] == 2
+    assert "dora counts as average" in found.words
+    assert agreement([*answers[: 3 * 19], *pairs], 3).own == frozenset()
+    assert agreement([*answers[: 3 * 20], *pairs], 3).own == {"anna", "ben", "carl"}
+    # the same answer several times is not a third person
+    assert not agreement([*pairs, *pairs], 3).own
+
+
+def test_few_answers_are_not_said_to_be_all_right():
+    _, answers = made(0, nodes=20, rates={"anna": 0.0, "ben": 0.0, "carl": 0.4})
+    for n in (2, 3):
+        found = agreement([a for k, a in enumerate(answers) if k % 3 < n], 3)
+        assert " 0%" not in found.words
+        assert "about 4% of 20" in found.words or n == 2
+    assert "nothing tells" in agreement([(0, "a", 1), (1, "b", 1)], 3).words
 
 
 def test_answers_of_several_annotators_from_a_file(tmp_path):
@@ -175,4 +264,12 @@ def test_answers_of_several_annotators_from_a_file(tmp_path):
     assert result.exit_code == 0, result.output
     assert "21 new labels" in result.output
     assert "ben" in result.output
+    # without carl nothing tells that ben is the careless one
+    path.write_text("\n".join(line for line in lines if ",carl," not in line) + "\n")
+    result = CliRunner().invoke(
+        app, ["active", "add", "karate", "--labels", str(tmp_path / "two.csv"), "--answers", str(path)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "13 new labels" in result.output
+    assert "8 nodes are undecided and get no label: 0, 3, 6, 9, 12, 15, 18, 20." in result.output
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 22

@@ -116,7 +116,8 @@ def add(
 
     An unknown node or class, or an answer that contradicts an earlier one, is an error; the file is then not changed.
     A CSV with a column annotator, as the labelling page exports it, may have several answers for a node: the error rate
-    of each annotator is estimated, and the most probable class is added.
+    of each annotator is estimated if three people have answered enough of the same nodes, otherwise one for all. The
+    most probable class is added. Undecided nodes get no label and can be asked again.
     The column chosen of the file says how each node was chosen. Answers that do not say it count as chosen actively,
     and jurygcn quantify then claims no coverage.
     """
@@ -139,7 +140,11 @@ def add(
     added = len(everything) - len(known)
     if as_json:
         facts = {"command": "active add", "data": str(graph.name), "answers": len(new), "added": added}
-        facts |= {} if several is None else {"error_rates": several.error_rates, "ties": len(several.ties)}
+        facts |= (
+            {}
+            if several is None
+            else {"error_rates": several.error_rates, "ties": len(several.ties), "undecided": several.ties}
+        )
         print_json({**facts, "labels": len(everything), "files": [str(labels)]})
         return
     said = "" if several is None else f". {several.words}"

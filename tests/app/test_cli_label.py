@@ -130,6 +130,34 @@ def test_exports_that_are_refused(folder, options, words, monkeypatch):
     assert words in refused("label", folder, *options)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("graph/nodes.csv", None, "got the graph's table"),
+        ("graph/edges.csv", None, "got the graph's table"),
+        ("table.csv", "node,label,size\n1,alpha,3\n", "got one with the columns node, label, size"),
+        ("tasks.json", '[{"data": {"node": 1, "score": 2}}]', "got one with other tasks or answers"),
+        ("export.json", '[{"id": 7, "data": {"node": 1, "answers": []}}]', "got one with other tasks or answers"),
+        ("other.json", "{", "got other content"),
+    ],
+)
+def test_an_export_replaces_no_other_file(folder, name, text, words):
+    answered(folder / "answers.sqlite", 5)
+    out = folder.parent / name
+    if text is not None:
+        out.write_text(text)
+    before = out.read_bytes()
+    assert words in refused("label", folder, "--export", out)
+    assert out.read_bytes() == before
+
+
+def test_an_export_replaces_an_earlier_one(folder, tmp_path):
+    answered(folder / "answers.sqlite", 5)
+    for name in ("labels.csv", "tasks.json"):
+        for _ in range(2):
+            assert run("label", folder, "--export", tmp_path / name).exit_code == 0
+
+
 def test_label_studio_backend(folder):
     """The protocol over HTTP, with the real worker; browsers are refused."""
     settings = Settings(Source(str(folder), classes=CLASSES), folder / "answers.sqlite")

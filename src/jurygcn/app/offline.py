@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jurygcn.active.overwriting import check_exported
 from jurygcn.app.exports import label_studio_json, labels_csv
 from jurygcn.app.preparation import load
 from jurygcn.app.rounds import Source
@@ -20,6 +21,7 @@ def write_export(source: Source, answers: Path, out: Path) -> Path:
         raise SettingError(f"expected --export to be a .csv or .json file, got {out}; change it")
     if not answers.is_file():
         raise SettingError(f"expected a file of answers at {answers}, got none; name it with --answers")
+    check_exported(out, "--export", source.data)
     with changing(answers, patience=0):
         kept = Answers(answers)
         try:

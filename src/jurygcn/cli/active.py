@@ -73,10 +73,13 @@ def next_nodes(
     Only the labels in the --labels file are used, not those of the graph. Add the answers with jurygcn active add.
     """
     from jurygcn.active import next_tasks
-    from jurygcn.active.tasks import label_studio_config, label_studio_tasks, tasks_csv
+    from jurygcn.active.overwriting import check_next_tasks
+    from jurygcn.active.tasks import COLUMNS, label_studio_config, label_studio_tasks, tasks_csv
     from jurygcn.cli.nodes import read_any_nodes
 
     _check_file(out, "--out", ".json")
+    if out is not None:
+        check_next_tasks(out, "--out", data, COLUMNS)
     graph = _graph(data, labels, classes)
     known = _read_known(labels, graph)
     recipe = Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout)
@@ -115,16 +118,19 @@ def add(
     """Add people's answers to the file of labels.
 
     An unknown node or class, or an answer that contradicts an earlier one, is an error; the file is then not changed.
+    A file with other columns than node, name, label and chosen, such as the graph's nodes.csv, is refused.
     A CSV with a column annotator, as the labelling page exports it, may have several answers for a node: the error rate
     of each annotator is estimated, and the most probable class is added.
     The column chosen of the file says how each node was chosen. Answers that do not say it count as chosen actively,
     and jurygcn quantify then claims no coverage.
     """
     from jurygcn.active.labels import merged, read_origins, with_classes, write_labels
+    from jurygcn.active.overwriting import check_labels_file
     from jurygcn.active.tasks import read_agreement, read_answer_origins, read_answers
     from jurygcn.cli.trained_model import load_graph
 
     _check_file(labels, "--labels", ".csv")
+    check_labels_file(labels, "--labels", data)
     bare, _ = load_graph(data)
     with changing(labels):
         there = labels if labels.exists() else None
@@ -219,9 +225,12 @@ def run_loop(
     5, 50 and 10.
     """
     from jurygcn.active import from_file, reached, run, settled
+    from jurygcn.active.overwriting import check_history_folder
     from jurygcn.cli.trained_model import load_graph
 
     check_out(out)
+    if out is not None:
+        check_history_folder(out, "--out")
     rules = [*([] if stop_at is None else [reached(stop_at)]), *([settled()] if stop_settled else [])]
     graph, _ = load_graph(data)
     answers = None

@@ -181,6 +181,20 @@ def test_next_replaces_its_own_files_only(tmp_path, folder):
         assert contents(tmp_path) == before
 
 
+def test_next_says_that_labels_of_the_graph_are_not_used(folder):
+    """They are hidden, so all four nodes are candidates; with --labels two are left, and there is nothing to say."""
+    result = run("active", "next", folder, "--batch", 4, "--strategy", "degree")
+    assert (result.exit_code, "0 labels so far" in result.stdout) == (0, True)
+    note = "Note: 2 labels of the graph are not used, and their nodes can be chosen again; add --labels "
+    assert f"{note}{folder / 'nodes.csv'} to use them\n" in result.stderr
+    used = run("active", "next", folder, "--batch", 2, "--labels", folder / "nodes.csv", *FAST)
+    assert (used.exit_code, "2 labels so far" in used.stdout) == (0, True)
+    assert "are not used" not in used.stderr
+    (folder / "nodes.csv").write_text("id,size\na,1\nb,2\nc,3\nd,4\n")
+    bare = run("active", "next", folder, "--classes", "cat,dog", "--batch", 1)
+    assert (bare.exit_code, "are not used" in bare.stderr) == (0, False)
+
+
 @pytest.mark.parametrize("name", ["labels.csv", "drawn.csv", "history.csv"])
 def test_run_leaves_files_alone_that_no_run_wrote(name, tmp_path):
     (tmp_path / name).write_text("node,label\n3,0\n")

@@ -16,7 +16,7 @@ from rich.table import Table
 from jurygcn.choices import LEARNERS, STRATEGIES, Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv
-from jurygcn.cli.reporting import print_json, shown, visible
+from jurygcn.cli.reporting import print_json, say, shown, visible
 from jurygcn.errors import SettingError
 from jurygcn.io.files import changing, replacing, write_text
 from jurygcn.io.label_studio import as_json_text
@@ -82,6 +82,8 @@ def next_nodes(
         check_next_tasks(out, "--out", data, COLUMNS)
     graph = _graph(data, labels, classes)
     known = _read_known(labels, graph)
+    if labels is None:
+        _note_unused(graph, data)
     recipe = Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout)
     pool = None if candidates is None else read_any_nodes(candidates, graph, "--candidates")
     with progress_bar("Choosing nodes"):
@@ -301,6 +303,20 @@ def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
 
     graph, _ = load_graph(name)
     return with_classes(graph, labels, _listed(classes))
+
+
+def _note_unused(graph: Data, name: str) -> None:
+    """Say that the graph has labels that are not used, and that their nodes can be chosen."""
+    from jurygcn.data import labelled
+
+    count = int(labelled(graph).sum())
+    table = Path(name) / "nodes.csv"
+    if count and table.is_file():
+        say(
+            f"Note: {count:,} labels of the graph are not used, and their nodes can be chosen again; add "
+            f"--labels {table} to use them",
+            style="yellow",
+        )
 
 
 def _listed(classes: str | None) -> list[str] | None:

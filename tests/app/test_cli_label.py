@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 
@@ -74,6 +75,26 @@ def test_a_second_server_for_the_same_file_is_refused(folder, tmp_path):
         assert "no other process" in refused("label", folder, "--answers", file, "--no-browser")
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("command", "name", "code"), [("label", "SIGINT", 0), ("label", "SIGTERM", 143), ("label-studio", "SIGINT", 130)]
+)
+def test_ctrl_c_is_the_way_to_end(command, name, code, early, folder, tmp_path):
+    """At once or when the graph is loaded; it says where the answers are. SIGTERM ends with one word, as elsewhere."""
+    port = ("--port", "0", *["--no-browser"] * (command == "label"))
+    served = Server("-m", "jurygcn", command, str(folder), "--classes", WORDS, *port, cwd=tmp_path)
+    if not early and command == "label":
+        client = served.client()
+        while client.post("next")[0] != 200:
+            time.sleep(0.2)
+    served.process.send_signal(getattr(signal, name))
+    out, errors = served.process.communicate(timeout=60)
+    last = f"Ended. Answers are saved in {folder / 'answers.sqlite'}; the same command goes on."
+    assert served.process.returncode == code
+    assert errors == {0: "", 130: "Interrupted\n", 143: "Terminated\n"}[code]
+    assert (out.splitlines()[-1:] == [last]) == (code == 0)
 
 
 def answered(path, count: int = 40) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from jurygcn import signals
 from jurygcn.app.rounds import Source
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written
@@ -84,7 +85,11 @@ def label(
                 webbrowser.open(address)
 
     settings = server.Settings(source, path, batch, overlap, host, port, annotator)
-    server.serve(settings, announce=announce)
+    with signals.until_interrupted():
+        server.serve(settings, announce=announce)
+    if signals.received() is None:
+        kept = f"Answers are saved in {path}; the same command goes on." if path.exists() else "There are no answers."
+        print(visible(f"Ended. {kept}"), flush=True)
 
 
 def prepared(

@@ -172,6 +172,15 @@ def test_an_export_replaces_no_other_file(folder, name, text, words):
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize(("count", "words"), [(0, "0 labels so far"), (1, "1 label so far"), (5, "5 labels so far")])
+@pytest.mark.parametrize("name", ["labels.csv", "tasks.json"])
+def test_an_export_says_how_many_labels_there_are(folder, tmp_path, count, words, name):
+    answered(folder / "answers.sqlite", count)
+    result = run("label", folder, "--export", tmp_path / name)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == words
+
+
 def test_an_export_replaces_an_earlier_one(folder, tmp_path):
     answered(folder / "answers.sqlite", 5)
     for name in ("labels.csv", "tasks.json"):

@@ -15,8 +15,11 @@ from jurygcn.io.files import changing, write_text
 EXPORTS = {".csv": labels_csv, ".json": label_studio_json}
 
 
-def write_export(source: Source, answers: Path, out: Path) -> Path:
-    """Write the labels as CSV, or the answers as Label Studio's JSON, by the suffix of ``out``."""
+def write_export(source: Source, answers: Path, out: Path) -> int:
+    """Write the labels as CSV, or the answers as Label Studio's JSON, by the suffix of ``out``.
+
+    Returns the number of labels.
+    """
     if out.suffix.lower() not in EXPORTS:
         raise SettingError(f"expected --export to be a .csv or .json file, got {out}; change it")
     if not answers.is_file():
@@ -30,6 +33,6 @@ def write_export(source: Source, answers: Path, out: Path) -> Path:
             kept.bind(loaded.table.facts)
             kept.add_given(loaded.labels, loaded.origins)
             write_text(out, EXPORTS[out.suffix.lower()](kept, loaded.table))
+            return len(kept.labels)
         finally:
             kept.close()
-    return out

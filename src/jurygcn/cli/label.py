@@ -74,7 +74,9 @@ def label(
     if export is not None:
         from jurygcn.app.offline import write_export
 
-        say_written(Console(), [write_export(source, path, export)])
+        count = write_export(source, path, export)
+        say_written(Console(), [export])
+        print(f"{count:,} {'label' if count == 1 else 'labels'} so far")
         return
 
     def announce(address: str) -> None:

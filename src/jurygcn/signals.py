@@ -59,6 +59,19 @@ def working(yes: bool = True) -> Iterator[None]:
         _State.working = before
 
 
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C is the way to end the block: the command then goes on after it. SIGTERM still ends the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if _State.received not in (None, signal.SIGINT):
+            raise
+    if _State.received == signal.SIGINT:  # other libraries may swallow KeyboardInterrupt
+        _State.received = None
+    handled()
+
+
 def _receive(number: int, _: FrameType | None) -> None:
     first, _State.received = _State.received is None, number
     if _State.working and first:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 
@@ -76,6 +77,26 @@ def test_a_second_server_for_the_same_file_is_refused(folder, tmp_path):
         server.kill()
 
 
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    ("command", "name", "code"), [("label", "SIGINT", 0), ("label", "SIGTERM", 143), ("label-studio", "SIGINT", 130)]
+)
+def test_ctrl_c_is_the_way_to_end(command, name, code, early, folder, tmp_path):
+    """At once or when the graph is loaded; it says where the answers are. SIGTERM ends with one word, as elsewhere."""
+    port = ("--port", "0", *["--no-browser"] * (command == "label"))
+    served = Server("-m", "jurygcn", command, str(folder), "--classes", WORDS, *port, cwd=tmp_path)
+    if not early and command == "label":
+        client = served.client()
+        while client.post("next")[0] != 200:
+            time.sleep(0.2)
+    served.process.send_signal(getattr(signal, name))
+    out, errors = served.process.communicate(timeout=60)
+    last = f"Ended. Answers are saved in {folder / 'answers.sqlite'}; the same command goes on."
+    assert served.process.returncode == code
+    assert errors == {0: "", 130: "Interrupted\n", 143: "Terminated\n"}[code]
+    assert (out.splitlines()[-1:] == [last]) == (code == 0)
+
+
 def answered(path, count: int = 40) -> None:
     answers = Answers(path)
     answers.bind({"classes": list(CLASSES)})
@@ -128,6 +149,43 @@ def test_exports_that_are_refused(folder, options, words, monkeypatch):
     monkeypatch.chdir(folder.parent)
     answered(folder / "answers.sqlite", 5)
     assert words in refused("label", folder, *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("graph/nodes.csv", None, "got the graph's table"),
+        ("graph/edges.csv", None, "got the graph's table"),
+        ("table.csv", "node,label,size\n1,alpha,3\n", "got one with the columns node, label, size"),
+        ("tasks.json", '[{"data": {"node": 1, "score": 2}}]', "got one with other tasks or answers"),
+        ("export.json", '[{"id": 7, "data": {"node": 1, "answers": []}}]', "got one with other tasks or answers"),
+        ("other.json", "{", "got other content"),
+    ],
+)
+def test_an_export_replaces_no_other_file(folder, name, text, words):
+    answered(folder / "answers.sqlite", 5)
+    out = folder.parent / name
+    if text is not None:
+        out.write_text(text)
+    before = out.read_bytes()
+    assert words in refused("label", folder, "--export", out)
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 labels so far"), (1, "1 label so far"), (5, "5 labels so far")])
+@pytest.mark.parametrize("name", ["labels.csv", "tasks.json"])
+def test_an_export_says_how_many_labels_there_are(folder, tmp_path, count, words, name):
+    answered(folder / "answers.sqlite", count)
+    result = run("label", folder, "--export", tmp_path / name)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == words
+
+
+def test_an_export_replaces_an_earlier_one(folder, tmp_path):
+    answered(folder / "answers.sqlite", 5)
+    for name in ("labels.csv", "tasks.json"):
+        for _ in range(2):
+            assert run("label", folder, "--export", tmp_path / name).exit_code == 0
 
 
 def test_label_studio_backend(folder):

@@ -293,7 +293,7 @@ def nothing_was_complained_about_or_fetched_elsewhere(people: list[Person], serv
 
 
 def no_node_is_left_in_the_end(people: list[Person], server: Server, folder: Path) -> None:
-    """The rest over HTTP; then the page says so, and the program ends with one word."""
+    """The rest over HTTP; then the page says so, and Ctrl-C ends the program."""
     client = server.client("Carol")
     found = client.post("next")[1]
     while found["page"]:
@@ -301,8 +301,7 @@ def no_node_is_left_in_the_end(people: list[Person], server: Server, folder: Pat
         found = client.answer(node, truth(node), request=f"c{node}")[1]
     assert client.state()["labels"] >= NODES - 6
     code, said = server.interrupt()
-    assert code == 130
-    assert said.strip() == "Interrupted"
+    assert (code, said) == (0, "")
     assert not list(Path(server.process.args[4]).glob("*wal"))
 
 

@@ -111,6 +111,99 @@ def test_the_labels_of_a_graphs_own_table(tmp_path):
     assert sorted(task["name"] for task in shown["tasks"]) == ["x 2", "x 4"]
 
 
+NODES = "id,label,size\na,cat,1\nb,dog,2\nc,,3\nd,,4\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph" / "nodes.csv").write_text(NODES)
+    (tmp_path / "graph" / "edges.csv").write_text("source,target\na,b\nb,c\nc,d\n")
+    return tmp_path / "graph"
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_add_never_writes_over_a_table_of_the_graph(tmp_path, folder):
+    """nodes.csv can be read as labels; written, it would lose its features. The same by another way to the file."""
+    (tmp_path / "answers.csv").write_text("node,label\nc,cat\n")
+    (tmp_path / "link.csv").symlink_to(folder / "nodes.csv")
+    (tmp_path / "hard.csv").hardlink_to(folder / "nodes.csv")
+    before = contents(tmp_path)
+    tables = (folder / "nodes.csv", folder / "edges.csv", tmp_path / "link.csv", tmp_path / "hard.csv")
+    for labels in tables:
+        said = refuses("active", "add", folder, "--labels", labels, "--answers", tmp_path / "answers.csv")
+        assert "got the graph's table" in said
+        assert contents(tmp_path) == before
+    # that holds for a table without features and for another graph, too
+    (folder / "nodes.csv").write_text("id,label\na,cat\n")
+    for graph in (folder, "karate"):
+        words = ("--labels", folder / "nodes.csv", "--answers", tmp_path / "answers.csv")
+        assert "got the graph's table" in refuses("active", "add", graph, *words)
+
+
+@pytest.mark.parametrize(
+    "header", ["id,label,size", "node,label,size", "node,name,annotator,label", "id,label,chosen", "node,label,score"]
+)
+def test_add_refuses_labels_with_columns_that_would_be_lost(header, tmp_path, folder):
+    labels, answers = tmp_path / "labels.csv", tmp_path / "answers.csv"
+    labels.write_text(f"{header}\n")
+    answers.write_text("node,label\nc,cat\n")
+    said = refuses("active", "add", folder, "--labels", labels, "--answers", answers)
+    assert f"got one with the columns {header.replace(',', ', ')}" in said
+    assert labels.read_text() == f"{header}\n"
+
+
+def test_add_to_labels_of_every_kind(tmp_path, folder):
+    labels, answers = tmp_path / "labels.csv", tmp_path / "answers.csv"
+    answers.write_text("node,label\nc,cat\n")
+    for text in ("node,label\na,cat\n", "id,label\na,cat\n", "node,name,label,chosen\na,a,cat,random\n"):
+        labels.write_text(text)
+        assert run_json("active", "add", folder, "--labels", labels, "--answers", answers)["labels"] == 2
+
+
+def test_next_replaces_its_own_files_only(tmp_path, folder):
+    words = ("active", "next", folder, "--batch", 2)
+    for _ in range(2):
+        run_json(*words, "--out", tmp_path / "tasks.json")
+    assert "got the graph's table" in refuses(*words, "--out", folder / "nodes.json")
+    (tmp_path / "labels.csv").write_text("node,label\na,cat\n")
+    assert "got one with the columns node, label" in refuses(*words, "--out", tmp_path / "labels.json")
+    (tmp_path / "page.xml").write_text("<html/>")
+    assert "got other content" in refuses(*words, "--out", tmp_path / "page.json")
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    for text in (json.dumps([{**tasks[0], "annotations": [{"result": []}]}]), '{"a": 1}', "[1]", "{"):
+        (tmp_path / "tasks.json").write_text(text)
+        before = contents(tmp_path)
+        assert "move it away" in refuses(*words, "--out", tmp_path / "tasks.json")
+        assert contents(tmp_path) == before
+
+
+def test_next_says_that_labels_of_the_graph_are_not_used(folder):
+    """They are hidden, so all four nodes are candidates; with --labels two are left, and there is nothing to say."""
+    result = run("active", "next", folder, "--batch", 4, "--strategy", "degree")
+    assert (result.exit_code, "0 labels so far" in result.stdout) == (0, True)
+    note = "Note: 2 labels of the graph are not used, and their nodes can be chosen again; add --labels "
+    assert f"{note}{folder / 'nodes.csv'} to use them\n" in result.stderr
+    used = run("active", "next", folder, "--batch", 2, "--labels", folder / "nodes.csv", *FAST)
+    assert (used.exit_code, "2 labels so far" in used.stdout) == (0, True)
+    assert "are not used" not in used.stderr
+    (folder / "nodes.csv").write_text("id,size\na,1\nb,2\nc,3\nd,4\n")
+    bare = run("active", "next", folder, "--classes", "cat,dog", "--batch", 1)
+    assert (bare.exit_code, "are not used" in bare.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "drawn.csv", "history.csv"])
+def test_run_leaves_files_alone_that_no_run_wrote(name, tmp_path):
+    (tmp_path / name).write_text("node,label\n3,0\n")
+    before = contents(tmp_path)
+    said = refuses("active", "run", "karate", *SHORT, "--explore", 0.5, "--out", tmp_path)
+    assert "without the history.json of a run" in said
+    assert contents(tmp_path) == before
+
+
 def test_add_makes_the_file(tmp_path):
     answers, labels = tmp_path / "answers.csv", tmp_path / "new" / "labels.csv"
     answers.write_text("node,label\n3,0\n4,\n")

@@ -16,7 +16,7 @@ from rich.table import Table
 from jurygcn.choices import LEARNERS, STRATEGIES, Recipe
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written, write_csv
-from jurygcn.cli.reporting import print_json, shown, visible
+from jurygcn.cli.reporting import print_json, say, shown, visible
 from jurygcn.errors import SettingError
 from jurygcn.io.files import changing, replacing, write_text
 from jurygcn.io.label_studio import as_json_text
@@ -73,12 +73,17 @@ def next_nodes(
     Only the labels in the --labels file are used, not those of the graph. Add the answers with jurygcn active add.
     """
     from jurygcn.active import next_tasks
-    from jurygcn.active.tasks import label_studio_config, label_studio_tasks, tasks_csv
+    from jurygcn.active.overwriting import check_next_tasks
+    from jurygcn.active.tasks import COLUMNS, label_studio_config, label_studio_tasks, tasks_csv
     from jurygcn.cli.nodes import read_any_nodes
 
     _check_file(out, "--out", ".json")
+    if out is not None:
+        check_next_tasks(out, "--out", data, COLUMNS)
     graph = _graph(data, labels, classes)
     known = _read_known(labels, graph)
+    if labels is None:
+        _note_unused(graph, data)
     recipe = Recipe(hidden=hidden, epochs=epochs, lr=lr, weight_decay=weight_decay, dropout=dropout)
     pool = None if candidates is None else read_any_nodes(candidates, graph, "--candidates")
     with progress_bar("Choosing nodes"):
@@ -115,6 +120,7 @@ def add(
     """Add people's answers to the file of labels.
 
     An unknown node or class, or an answer that contradicts an earlier one, is an error; the file is then not changed.
+    A file with other columns than node, name, label and chosen, such as the graph's nodes.csv, is refused.
     A CSV with a column annotator, as the labelling page exports it, may have several answers for a node: the error rate
     of each annotator is estimated if three people have answered enough of the same nodes, otherwise one for all. The
     most probable class is added. Undecided nodes get no label and can be asked again.
@@ -122,10 +128,12 @@ def add(
     and jurygcn quantify then claims no coverage.
     """
     from jurygcn.active.labels import merged, read_origins, with_classes, write_labels
+    from jurygcn.active.overwriting import check_labels_file
     from jurygcn.active.tasks import read_agreement, read_answer_origins, read_answers
     from jurygcn.cli.trained_model import load_graph
 
     _check_file(labels, "--labels", ".csv")
+    check_labels_file(labels, "--labels", data)
     bare, _ = load_graph(data)
     with changing(labels):
         there = labels if labels.exists() else None
@@ -224,9 +232,12 @@ def run_loop(
     5, 50 and 10.
     """
     from jurygcn.active import from_file, reached, run, settled
+    from jurygcn.active.overwriting import check_history_folder
     from jurygcn.cli.trained_model import load_graph
 
     check_out(out)
+    if out is not None:
+        check_history_folder(out, "--out")
     rules = [*([] if stop_at is None else [reached(stop_at)]), *([settled()] if stop_settled else [])]
     graph, _ = load_graph(data)
     answers = None
@@ -297,6 +308,20 @@ def _graph(name: str, labels: Path | None, classes: str | None) -> Data:
 
     graph, _ = load_graph(name)
     return with_classes(graph, labels, _listed(classes))
+
+
+def _note_unused(graph: Data, name: str) -> None:
+    """Say that the graph has labels that are not used, and that their nodes can be chosen."""
+    from jurygcn.data import labelled
+
+    count = int(labelled(graph).sum())
+    table = Path(name) / "nodes.csv"
+    if count and table.is_file():
+        say(
+            f"Note: {count:,} labels of the graph are not used, and their nodes can be chosen again; add "
+            f"--labels {table} to use them",
+            style="yellow",
+        )
 
 
 def _listed(classes: str | None) -> list[str] | None:

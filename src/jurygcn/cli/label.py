@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from jurygcn import signals
 from jurygcn.app.rounds import Source
 from jurygcn.cli import options as given
 from jurygcn.cli.output import check_out, say_written
@@ -73,7 +74,9 @@ def label(
     if export is not None:
         from jurygcn.app.offline import write_export
 
-        say_written(Console(), [write_export(source, path, export)])
+        count = write_export(source, path, export)
+        say_written(Console(), [export])
+        print(f"{count:,} {'label' if count == 1 else 'labels'} so far")
         return
 
     def announce(address: str) -> None:
@@ -84,7 +87,11 @@ def label(
                 webbrowser.open(address)
 
     settings = server.Settings(source, path, batch, overlap, host, port, annotator)
-    server.serve(settings, announce=announce)
+    with signals.until_interrupted():
+        server.serve(settings, announce=announce)
+    if signals.received() is None:
+        kept = f"Answers are saved in {path}; the same command goes on." if path.exists() else "There are no answers."
+        print(visible(f"Ended. {kept}"), flush=True)
 
 
 def prepared(

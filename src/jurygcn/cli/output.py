@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Writer = Callable[[Path], object]
+PAGE_START = b"<!doctype html"
 
 
 def check_out(folder: Path | None) -> None:
@@ -43,9 +44,23 @@ def check_page(path: Path | None, option: str = "--report") -> None:
         raise SettingError(f"expected {option} to be a file, got the folder {path}; add a name such as report.html")
     if path.exists() and not path.is_file():
         raise SettingError(f"expected {option} to be a file, got the device, pipe or socket {path}; choose another")
+    if path.exists() and not _is_page(path):
+        raise SettingError(
+            f"expected {option} to be a new file or an earlier page, got {path}, which is no HTML page; choose another"
+        )
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise SettingError(f"expected a {option} that can be written, got no permission in {nearest}; choose another")
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file is empty or begins as a page does; other files are not written over."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(PAGE_START))
+    except OSError:
+        return True  # the message about permission is clearer
+    return not start or start.lower() == PAGE_START
 
 
 def write_content(report: Report) -> Writer:

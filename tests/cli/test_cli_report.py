@@ -70,41 +70,6 @@ def test_refusals(tmp_path: Path):
     assert "no permission in" in refuses(*QUANTIFY, "--report", tmp_path / "report.json" / "page.html")
     assert "no HTML page" in refuses(*QUANTIFY, "--report", tmp_path / "report.json")
     assert (tmp_path / "report.json").read_text() == "{}"
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    assert run_json(*QUANTIFY, "--votes", "linearized", "--report", page)["files"] == [str(page)]
-    assert "were not computed" in page.read_text(encoding="utf-8")
-
-
-def test_the_page_is_about_the_test_nodes(tmp_path: Path):
-    shown = run_json(*QUANTIFY, "--out", tmp_path)
-    content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    tiles = {tile["what"]: tile["value"] for tile in content["headline"]}
-    assert tiles["Coverage"] == f"{100 * shown['test']['set_coverage']:.1f}".removesuffix(".0") + " %"
-    assert shown["files"] == [str(tmp_path / name) for name in ("verdict.csv", "report.json", "run.json")]
-
-
-def test_demo_writes_the_page(tmp_path: Path, monkeypatch):
-    real = trained_model.load_graph
-    monkeypatch.setattr(trained_model, "load_graph", lambda name: real("karate"))
-    monkeypatch.setattr(trained_model, "DEFAULT_LABELS", 10)
-    page = tmp_path / "demo.html"
-    result = run("demo", "--report", page)
-    assert result.exit_code == 0, result.output
-    assert f"Wrote {page}" in result.stdout
-    assert "Verdict on karate" in page.read_text(encoding="utf-8")
-
-
-def test_refusals(tmp_path: Path):
-    assert "quantify --out" in refuses("report", tmp_path)
-    assert "quantify --out" in refuses("report", tmp_path / "nothing")
-    (tmp_path / "report.json").write_text("{}")
-    assert "write it again" in refuses("report", tmp_path)
-    assert "got the folder" in refuses(*QUANTIFY, "--report", tmp_path)
-    assert "no permission in" in refuses(*QUANTIFY, "--report", tmp_path / "report.json" / "page.html")
-    table = tmp_path / "nodes.csv"
-    table.write_text("id,label\n0,a\n", encoding="utf-8")
-    assert "no HTML page" in refuses(*QUANTIFY, "--report", table)
-    assert table.read_text(encoding="utf-8") == "id,label\n0,a\n"
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 

@@ -21,7 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -243,10 +243,15 @@ class DaskCrew:
                 if not under_way:
                     return
                 yield self._result(under_way.popleft())
+        except WorkerLostError:
+            with self._connection_errors(final=True):  # a lost scheduler looks like a lost worker at first
+                self.client.run(_clear_function, on_error="ignore")
+            raise
         finally:
             if self.client.status == "running":
-                self.client.cancel(list(under_way))
-                self.client.run(_clear_function, on_error="ignore")
+                with suppress(OSError, CancelledError, self.dask.TimeoutError):
+                    self.client.cancel(list(under_way))
+                    self.client.run(_clear_function, on_error="ignore")
 
     def _result(self, future: Any) -> Any:
         with self._connection_errors():
